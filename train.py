@@ -1,0 +1,552 @@
+"""RL with verifiable rewards and a hold on policy entropy (Cui et al. 2025), one file, one node.
+
+    python train.py                                             # GRPO on the embedded countdown model, 2 CPU cores
+    python train.py --loss kl_cov                               # ... and the entropy stays up
+    torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
+    torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
+
+Every field of Config is an option: `--field value`. A run writes runs/<name>/{config.json, metrics.jsonl,
+samples/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import inspect
+import itertools
+import json
+import math
+import os
+import shutil
+import sys
+import time
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from tqdm import tqdm
+from transformers import AutoTokenizer
+
+import reward
+from eval import HFSampler, VLLMSampler, evaluate
+from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
+from model import (MicroBatch, Policy, hf_weights, load_policy, micro_batches, no_grad_pass,
+                   over_all_ranks, save_hf, start_distributed)
+
+# =========================================================================================================
+# Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)
+# =========================================================================================================
+
+
+@dataclass
+class Config:
+    name: str | None = None              # run folder under runs/; None: <loss>-seed<seed>
+    overwrite: bool = False              # replace a run folder that exists
+    seed: int = 1
+    # model and data
+    model: str = "tiny/base"             # path or hub name                           paper: Qwen2.5-7B; 32B
+    train_data: str = "tiny/train.jsonl"  # jsonl or hub id                            paper: DAPO-Math-17k
+    val_data: str = "tiny/val.jsonl"     # several: comma-separated
+    max_prompt_tokens: int = 32          # longer prompts are left out, and counted    paper: 2048
+    max_response_tokens: int = 64        #                                             paper: 8192
+    # generate
+    prompts_per_step: int = 32           #                                             paper: 256
+    group_size: int = 8                  # responses a prompt                          paper: 8
+    max_gen_rounds: int = 4              # of dynamic sampling                         paper: 3
+    temperature: float = 1.0             # of sampling, log-probs and entropy alike    paper: 1
+    sampler: str = "auto"                # vllm, hf; auto: vllm on CUDA, hf on a CPU   paper: vllm
+    tensor_parallel: int = 1             # ranks that share one vLLM engine            paper: 2
+    gpu_memory_utilization: float = 0.3  # vLLM's share of a GPU, beside the trainer
+    # score
+    advantage: str = "grpo"              # grpo, rloo, reinforce_pp, reinforce_pp_baseline
+    score_workers: int = 2               # verifier processes a rank
+    score_timeout: float = 5.0           # seconds a response
+    overlong_buffer: int = 0             # tokens before the limit that cost reward (DAPO); 0: off
+    # loss: an option that is None keeps the loss's own default (loss.py)
+    loss: str = "grpo"                   # pg grpo clip_higher clip_cov kl_cov entropy_bonus ref_kl top_entropy
+    clip_ratio_low: float | None = None  #                                             paper: 0.2; clip_cov 1
+    clip_ratio_high: float | None = None  #                                            paper: 0.2; clip_higher 0.28; clip_cov 1
+    clip_cov_ratio: float = 0.01         # fraction of tokens                          paper: 2e-4
+    clip_cov_lb: float = 1.0             #                                             paper: 1
+    clip_cov_ub: float = 5.0             #                                             paper: 5
+    kl_cov_ratio: float = 0.02           # fraction of tokens                          paper: 2e-3; 2e-4
+    ppo_kl_coef: float = 1.0             #                                             paper: 1
+    entropy_coeff: float = 0.01          #                                             paper: 1e-4 to 1e-2 (Fig. 9)
+    kl_loss_coef: float = 0.01           #                                             paper: 1e-3 to 1e-1 (Fig. 10)
+    top_entropy_ratio: float = 0.2       #                                             Wang et al.: 0.2
+    keep: str = "top"                    # top_entropy: top, or bottom as a control
+    cov_scope: str = "mini"              # select over the mini-batch of all ranks; micro: as the published code
+    cov_logprobs: str = "current"        # scores of later mini-batches: one more pass; old: reuse, for free
+    selection: str = "cov"               # random: the same count, by chance (control)
+    # update
+    mini_batch_prompts: int = 4          # prompts an optimizer step                   paper: 32
+    micro_batch_tokens: int = 16384      # padded tokens a forward pass                paper: 20480 to 30720
+    lr: float = 4e-4                     #                                             paper: 5e-7; 1e-6
+    warmup_steps: int = 10               # linear, then constant
+    weight_decay: float = 0.0            #                                             paper: 0
+    max_grad_norm: float = 1.0           #                                             paper: 1
+    grad_checkpointing: bool = False     # recompute decoder layers in backward
+    max_steps: int = 100                 # rollouts                                    paper: about 300
+    # evaluate, log, save
+    eval_every: int = 5                  # steps; 0: never                             paper: 4
+    val_samples: int = 4                 # responses a problem
+    val_temperature: float = 1.0         #                                             paper: 0 or 0.6
+    samples_every: int = 10              # steps between files of samples
+    save_every: int = 0                  # steps between HF exports; 0: only at the end
+    wandb: str | None = None             # project name
+
+
+PRESETS = {
+    "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed", val_data="HuggingFaceH4/MATH-500",
+               max_prompt_tokens=2048, max_response_tokens=8192, prompts_per_step=256, mini_batch_prompts=32,
+               max_gen_rounds=3, tensor_parallel=2, score_workers=8, lr=5e-7, warmup_steps=0, max_steps=300,
+               clip_cov_ratio=2e-4, kl_cov_ratio=2e-3, micro_batch_tokens=20480, grad_checkpointing=True,
+               eval_every=4, val_samples=1, val_temperature=0.0),
+}
+PRESETS["32b"] = dict(PRESETS["7b"], model="Qwen/Qwen2.5-32B", lr=1e-6, kl_cov_ratio=2e-4, tensor_parallel=4)
+
+
+CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto", "vllm", "hf"), keep=("top", "bottom"),
+               cov_scope=("mini", "micro"), cov_logprobs=("current", "old"), selection=("cov", "random"))
+MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "overlong_buffer", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
+               "kl_loss_coef", "warmup_steps", "weight_decay", "eval_every", "val_temperature", "samples_every", "save_every")
+
+
+def parse_args(argv: list[str]) -> Config:
+    """Every field is an option; a preset's values give way to those on the command line. Errors: one line, exit 2."""
+    parser = argparse.ArgumentParser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False, description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=PRESETS)
+    for field in dataclasses.fields(Config):
+        kind = (typing.get_args(field.type) or (field.type,))[0]
+        boolean = dict(type={"true": True, "false": False}.__getitem__, nargs="?", const=True, metavar="true|false")
+        parser.add_argument(f"--{field.name}", default=argparse.SUPPRESS, help=f"default {field.default}",
+                            **boolean if kind is bool else dict(type=kind, metavar=kind.__name__))
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        option = unknown[0].partition("=")[0]
+        nearest = difflib.get_close_matches(option.lstrip("-"), [f.name for f in dataclasses.fields(Config)], 1, cutoff=0)
+        parser.error(f"unknown option {option}; the nearest is --{nearest[0]}")
+    values = vars(args)
+    return Config(**{**PRESETS.get(values.pop("preset"), {}), **values})
+
+
+def check(cfg: Config, world_size: int):
+    """Refuse what cannot work, before anything is loaded. ValueError: one line."""
+    def require(ok: bool, message: str):
+        if not ok:
+            raise ValueError(message)
+
+    for field, choices in CHOICES.items():
+        value = getattr(cfg, field)
+        require(value in choices, f"--{field} {value}: it is one of {', '.join(choices)}")
+    for field, value in vars(cfg).items():
+        if type(value) in (int, float):
+            require(math.isfinite(value) and value >= 0, f"--{field} {value}: it has to be 0 or more")
+            require(value > 0 or field in MAY_BE_ZERO, f"--{field} {value}: it has to be above 0")
+    require(cfg.group_size >= 2, f"--group_size {cfg.group_size}: a group baseline needs at least 2 responses")
+    require(cfg.prompts_per_step % cfg.mini_batch_prompts == 0,
+            f"--mini_batch_prompts {cfg.mini_batch_prompts} does not divide --prompts_per_step {cfg.prompts_per_step}")
+    require(world_size % cfg.tensor_parallel == 0,
+            f"--tensor_parallel {cfg.tensor_parallel} does not divide the {world_size} processes")
+    require(cfg.mini_batch_prompts * cfg.group_size >= world_size and cfg.prompts_per_step * cfg.tensor_parallel >= world_size,
+            f"{world_size} processes, but --prompts_per_step {cfg.prompts_per_step} and --mini_batch_prompts "
+            f"{cfg.mini_batch_prompts} x --group_size {cfg.group_size}: each process needs a prompt and a response")
+    require(cfg.top_entropy_ratio < 1, f"--top_entropy_ratio {cfg.top_entropy_ratio}: a fraction below 1 (20 % is 0.2)")
+    embedded = cfg.model == Config.model
+    for field in ("clip_cov_ratio", "kl_cov_ratio"):
+        require(embedded or getattr(cfg, field) <= 0.05,
+                f"--{field} {getattr(cfg, field)} is above 0.05; it is a fraction, 0.2 % is 0.002")
+    require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
+            "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
+    if os.path.isdir(cfg.model):
+        require(os.path.exists(f"{cfg.model}/config.json"), f"--model {cfg.model}: the folder has no config.json")
+    else:  # a hub name is "name" or "owner/name"; everything else is a path
+        require(cfg.model.count("/") == 1 and cfg.model[0] not in "./" and not os.path.isdir(cfg.model.split("/")[0]),
+                f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
+    for module in ["vllm"] * (cfg.sampler == "vllm") + ["wandb"] * bool(cfg.wandb):
+        require(importlib.util.find_spec(module) is not None, f"--{'sampler ' * (module == 'vllm')}{module}: not installed")
+    run = run_folder(cfg)
+    require(cfg.overwrite or not run.exists(), f"{run} exists; give another --name, or --overwrite to replace it")
+
+
+def run_folder(cfg: Config) -> Path:
+    return Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
+
+
+def loss_options(cfg: Config) -> dict:
+    """The keyword options of the chosen loss that Config holds: `kl_cov` -> kl_cov_ratio, ppo_kl_coef."""
+    names = inspect.signature(LOSSES[cfg.loss]).parameters
+    return {k: v for k, v in dataclasses.asdict(cfg).items() if k in names and v is not None}
+
+
+# =========================================================================================================
+# Rollout: problems, responses, scores, groups
+# =========================================================================================================
+
+
+def derive_seed(*key: int) -> int:
+    """Another seed for every (seed, step, round, rank): streams never overlap, and a run repeats."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
+
+
+def shuffled_epochs(problems: list[dict], seed: int):
+    """An endless stream of problems; after n of them, its whole state is n."""
+    for epoch in itertools.count():
+        for i in np.random.default_rng([seed, epoch]).permutation(len(problems)):
+            yield problems[i]
+
+
+def with_prompt_ids(problems: list[dict], tokenizer, max_tokens: int) -> list[dict]:
+    """Tokenize once; prompts over the limit are left out, and said."""
+    problems = [{**p, "prompt_ids": reward.format_prompt(p, tokenizer)} for p in problems]
+    fit = [p for p in problems if len(p["prompt_ids"]) <= max_tokens]
+    if not fit:
+        raise ValueError(f"all {len(problems)} prompts are longer than --max_prompt_tokens {max_tokens}")
+    if len(fit) < len(problems):
+        print(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens {max_tokens} are left out")
+    return fit
+
+
+@dataclass
+class Response:
+    prompt: Tensor            # token ids [S]
+    tokens: Tensor            # token ids [T], the EOS included
+    sampler_logprobs: Tensor  # [T]
+    text: str
+    finish_reason: str        # stop, length
+    score: reward.Score
+    reward: float             # the score's, less the overlong penalty
+    advantage: float = 0.0
+
+
+def generate(cfg: Config, sampler, problems: list[dict], seed: int) -> list[tuple[dict, list]]:
+    """This rank's share of the problems, `group_size` samples each. -> [(problem, [Sample] * G)]"""
+    share = problems[sampler.dp_rank::sampler.dp_size]
+    samples = sampler.generate([p["prompt_ids"] for p in share], n=cfg.group_size, max_tokens=cfg.max_response_tokens,
+                               temperature=cfg.temperature, seed=derive_seed(seed, sampler.dp_rank))
+    return list(zip(share, samples, strict=True))
+
+
+def score(cfg: Config, sampler, rollouts: list[tuple[dict, list]]) -> list[list[Response]]:
+    """Verify this rank's responses. -> the groups of all ranks, on every rank."""
+    if dist.get_rank() % cfg.tensor_parallel:
+        rollouts = []  # the ranks of one vLLM engine hold the same samples: the first of them counts
+    flat = [(problem, sample) for problem, samples in rollouts for sample in samples]
+    texts = [sampler.tokenizer.decode(sample.token_ids, skip_special_tokens=True) for _, sample in flat]
+    scores = reward.score_batch(texts, [problem for problem, _ in flat], workers=cfg.score_workers,
+                                truncated=[sample.finish_reason == "length" for _, sample in flat],
+                                timeout=cfg.score_timeout)
+    responses = []
+    for (problem, sample), text, verdict in zip(flat, texts, scores, strict=True):
+        penalty = reward.overlong_penalty(len(sample.token_ids), cfg.max_response_tokens, cfg.overlong_buffer)
+        responses.append(Response(torch.tensor(problem["prompt_ids"]), torch.tensor(sample.token_ids),
+                                  torch.tensor(sample.logprobs), text, sample.finish_reason, verdict,
+                                  verdict.reward + penalty))
+    G = cfg.group_size
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, [responses[i:i + G] for i in range(0, len(responses), G)])
+    return [group for part in parts for group in part]
+
+
+def rewards_of(groups: list[list[Response]]) -> Tensor:
+    return torch.tensor([[r.reward for r in group] for group in groups])                     # [P, G]
+
+
+def set_advantages(name: str, groups: list[list[Response]]):
+    lengths = torch.tensor([[len(r.tokens) for r in group] for group in groups])             # [P, G]
+    for group, row in zip(groups, ADVANTAGES[name](rewards_of(groups), lengths).tolist()):
+        for response, advantage in zip(group, row):
+            response.advantage = advantage
+
+
+# =========================================================================================================
+# Update: an optimizer step on one mini-batch of all ranks
+# =========================================================================================================
+
+
+def loss_options(cfg: Config) -> dict:
+    """The keyword options of the chosen loss that Config holds: kl_cov -> kl_cov_ratio, ppo_kl_coef."""
+    names = inspect.signature(LOSSES[cfg.loss]).parameters
+    return {k: v for k, v in vars(cfg).items() if k in names and v is not None}
+
+
+def select_tokens(cfg: Config, logprobs: Tensor, tokens: dict[str, Tensor], seed: int) -> Tensor:
+    """The loss's own selection, on the N tokens of a mini-batch of all ranks as if they were one call. -> bool [N]
+
+    `logprobs` [N] are the scores' policy; `tokens` holds old_logprobs, advantages, entropy [N].
+    """
+    generator = torch.Generator().manual_seed(seed)  # the same on every rank
+    options = loss_options(cfg)
+    options |= {"generator": generator} if cfg.loss == "clip_cov" else {}
+    options |= {"entropy": tokens["entropy"]} if cfg.loss == "top_entropy" else {}
+    mask = torch.ones_like(logprobs, dtype=torch.bool)
+    _, stats = LOSSES[cfg.loss](logprobs, tokens["old_logprobs"], tokens["advantages"], mask, **options)
+    if cfg.selection == "cov":
+        return stats["selected"]
+    candidates = stats["pg_clipfrac"] == 0 if cfg.loss == "clip_cov" else mask
+    return select_random(candidates, count=int(stats["selected"].sum()), generator=generator)
+
+
+def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_tokens: int,
+           selected: Tensor | None) -> dict[str, Tensor]:
+    """One optimizer step on the token-mean over the mini-batch of all ranks.
+
+    selected: bool [N], or None: the loss selects in each micro-batch, if it does. -> this rank's sums over tokens
+    """
+    options, sums = loss_options(cfg), {}
+    if selected is not None and cfg.loss == "top_entropy":
+        options["kept_fraction"] = selected.float().mean()
+    for m in batches:
+        logprobs, entropy = policy(m.input_ids, m.prompt_lengths, m.targets, m.mask)             # [B, T]
+        if selected is not None:
+            options["selected"] = selected[m.position] & m.mask
+        if cfg.loss == "entropy_bonus":
+            options["entropy"] = entropy      # of this policy: it carries gradient
+        if cfg.loss == "top_entropy":
+            options["entropy"] = m.entropy
+        if cfg.loss == "ref_kl":
+            options["ref_logprobs"] = m.ref_logprobs
+        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, m.advantages, m.mask, **options)
+        # FSDP averages gradients over the ranks: times their number, a sum over the global N is the token-mean
+        (token_loss.sum() / n_tokens * dist.get_world_size()).backward()
+        for key, value in {"pg_loss": token_loss.detach(), **stats}.items():
+            sums[key] = sums.get(key, 0) + value.double().sum()
+    grad_norm = nn.utils.clip_grad_norm_(policy.parameters(), cfg.max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+    sums["grad_norm"] = (grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm).double()
+    return sums
+
+
+# =========================================================================================================
+# Measurements
+# =========================================================================================================
+
+
+@contextlib.contextmanager
+def timed(timing: dict[str, float], phase: str):
+    start = time.perf_counter()
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    timing[phase] = timing.get(phase, 0.0) + time.perf_counter() - start
+
+
+def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, float]:
+    """Of everything that was sampled, before dynamic sampling drops a group."""
+    responses = [r for group in sampled for r in group]
+    share = lambda test: sum(map(test, responses)) / len(responses)
+    return {
+        "reward/mean": share(lambda r: r.reward),
+        "reward/acc": share(lambda r: r.score.status == "right"),
+        **{f"reward/rate_{status}": share(lambda r: r.score.status == status) for status in reward.STATUSES},
+        "response_length/mean": share(lambda r: len(r.tokens)),
+        "response_length/max": max(len(r.tokens) for r in responses),
+        "response_length/clip_ratio": share(lambda r: r.finish_reason == "length"),
+        "rollout/frac_zero_std": zero_variance(rewards_of(sampled)).float().mean().item(),
+        "rollout/gen_rounds": rounds,
+    }
+
+
+def token_metrics(tokens: dict[str, Tensor]) -> dict[str, float]:
+    """Of the tokens that are trained on, under the policy that sampled them. Table 1 of the paper: cov/*."""
+    mask = torch.ones_like(tokens["entropy"], dtype=torch.bool)
+    cov = token_cov(tokens["old_logprobs"], tokens["advantages"], mask).sort(descending=True).values
+    top = {f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)}
+    return {
+        "actor/entropy": tokens["entropy"].mean().item(),
+        "rollout/logprob_diff": (tokens["old_logprobs"] - tokens["sampler_logprobs"]).abs().mean().item(),
+        "cov/mean": cov.mean().item(), "cov/std": cov.std().item(), **top,
+    }
+
+
+def update_metrics(updates: list[dict[str, Tensor]], n_tokens: int) -> dict[str, float]:
+    """Token-means over the step's mini-batches of all ranks."""
+    sums = {key: sum(u[key] for u in updates) for key in updates[0] if key != "grad_norm"}
+    total = torch.stack(list(sums.values()))
+    dist.all_reduce(total)
+    metrics = dict(zip((f"actor/{k}" for k in sums), (total / n_tokens).tolist()))
+    if "actor/selected" in metrics:
+        metrics["cov/selected"] = metrics.pop("actor/selected")
+    return metrics | {"actor/grad_norm": torch.stack([u["grad_norm"] for u in updates]).mean().item()}
+
+
+def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, float]:
+    metrics = {}
+    for name, problems in vals.items():
+        result = evaluate(sampler, problems, n=cfg.val_samples, temperature=cfg.val_temperature,
+                          max_tokens=cfg.max_response_tokens, seed=cfg.seed, workers=cfg.score_workers)
+        metrics |= {f"val/{name}/{key}": value for key, value in result.items() if key != "samples"}
+    return metrics
+
+
+class Log:
+    """The run folder, the progress bar and wandb; silent on other ranks than 0."""
+
+    def __init__(self, cfg: Config, active: bool):
+        self.folder, self.active, self.wandb = run_folder(cfg), active, None
+        self.bar = tqdm(total=cfg.max_steps, desc=self.folder.name, disable=not active, dynamic_ncols=True)
+        self.shown = {}
+        if active:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            (self.folder / "samples").mkdir(parents=True)
+            (self.folder / "config.json").write_text(json.dumps(vars(cfg), indent=1) + "\n")
+        if active and cfg.wandb:
+            import wandb
+            self.wandb = wandb.init(project=cfg.wandb, name=self.folder.name, config=vars(cfg))
+
+    def say(self, text: str):
+        if self.active:
+            self.bar.write(text)
+
+    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None):
+        """One step's metrics, and its responses where they are given."""
+        if not self.active:
+            return
+        with open(self.folder / "metrics.jsonl", "a") as f:
+            f.write(json.dumps(metrics) + "\n")
+        if groups:
+            with open(self.folder / f"samples/step_{metrics['step']:06d}.jsonl", "w") as f:
+                for i, r in ((i, r) for i, group in enumerate(groups) for r in group):
+                    row = {"group": i, "response": r.text, "length": len(r.tokens), "finish_reason": r.finish_reason}
+                    f.write(json.dumps({**row, **r.score._asdict(), "reward": r.reward, "advantage": r.advantage}) + "\n")
+        if self.wandb:
+            self.wandb.log(metrics, step=metrics["step"])
+        val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
+        names = {"entropy": "actor/entropy", "acc": "reward/acc", "val": val, "len": "response_length/mean",
+                 "kl": "actor/ppo_kl_abs", "tok/s": "tokens_per_s"}
+        self.shown |= {name: f"{metrics[key]:.3g}" for name, key in names.items() if key in metrics}
+        self.bar.set_postfix(self.shown, refresh=False)
+        self.bar.update(metrics["step"] - self.bar.n)
+
+
+# =========================================================================================================
+# The algorithm
+# =========================================================================================================
+
+
+def main():
+    rank0 = os.environ.get("RANK", "0") == "0"
+    try:
+        cfg = parse_args(sys.argv[1:])
+        check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
+        problems = reward.load_problems(cfg.train_data)
+        vals = {val[0]["source"]: val for val in map(reward.load_problems, cfg.val_data.split(","))}
+        tokenizer = AutoTokenizer.from_pretrained(cfg.model)
+        problems = with_prompt_ids(problems, tokenizer, cfg.max_prompt_tokens)
+    except (ValueError, OSError) as error:
+        if rank0:
+            print(f"train.py: error: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+        sys.exit(2)
+
+    reward.start_workers(cfg.score_workers)  # before CUDA
+    device = start_distributed()
+    torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
+    policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing)
+    policy = load_policy(cfg.model, tokenizer, device, **policy_options)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay)
+    ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    if cfg.sampler == "vllm" or cfg.sampler == "auto" and device.type == "cuda":
+        sampler = VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel, seed=cfg.seed,
+                              max_model_len=cfg.max_prompt_tokens + cfg.max_response_tokens,
+                              gpu_memory_utilization=cfg.gpu_memory_utilization)
+    else:
+        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype)
+
+    log = Log(cfg, rank0)
+    selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
+    if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
+        log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
+    log.write({"step": 0, **validate(cfg, sampler, vals)})
+    stream = shuffled_epochs(problems, cfg.seed)
+    for step in range(1, cfg.max_steps + 1):
+        timing: dict[str, float] = {}
+        step_start = time.perf_counter()
+        groups, sampled, rounds = [], [], 0
+        while len(groups) < cfg.prompts_per_step and rounds < cfg.max_gen_rounds:
+            # ==== 1. generate: responses of the current policy ============================================
+            with timed(timing, "gen"):
+                n = min(cfg.prompts_per_step, 2 * (cfg.prompts_per_step - len(groups)))  # about half will do
+                rollouts = generate(cfg, sampler, list(itertools.islice(stream, n)), derive_seed(cfg.seed, step, rounds))
+                rounds += 1
+
+            # ==== 2. score: verify, drop groups that are all right or all wrong (dynamic sampling) ========
+            with timed(timing, "score"):
+                scored = score(cfg, sampler, rollouts)
+                sampled += scored
+                groups += [g for g, equal in zip(scored, zero_variance(rewards_of(scored))) if not equal]
+        sampler.sleep()
+        groups = groups[:cfg.prompts_per_step]
+        metrics = {"step": step, **rollout_metrics(sampled, rounds)}
+        if not groups:
+            log.say(f"step {step}: every group is all right or all wrong after {rounds} rounds; no update")
+
+        # ==== 3. log-probs: of the policy that sampled, from the training model ===========================
+        minis = []  # (micro-batches of this rank, N, {name: [N] tokens of all ranks})
+        with timed(timing, "logprob"):
+            set_advantages(cfg.advantage, groups)
+            for i in range(0, len(groups), cfg.mini_batch_prompts):
+                responses = [r for group in groups[i:i + cfg.mini_batch_prompts] for r in group]
+                batches, N = micro_batches(responses, cfg.micro_batch_tokens, device)
+                for m, (logprobs, entropy) in zip(batches, no_grad_pass(policy, batches)):
+                    m.old_logprobs, m.entropy = logprobs, entropy
+                if ref_policy is not None:
+                    for m, (logprobs, _) in zip(batches, no_grad_pass(ref_policy, batches)):
+                        m.ref_logprobs = logprobs
+                minis.append((batches, N, {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
+                                           for k in ("old_logprobs", "entropy", "advantages", "sampler_logprobs")}))
+
+        # ==== 4. update: select tokens over each mini-batch, then one optimizer step on it ================
+        updates, overlaps = [], []
+        with timed(timing, "update"):
+            for group in optimizer.param_groups:
+                group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
+            for i, (batches, N, tokens) in enumerate(minis):
+                selected = None
+                if selects and cfg.cov_scope == "mini":
+                    seed = derive_seed(cfg.seed, step, i)
+                    selected = select_tokens(cfg, tokens["old_logprobs"], tokens, seed)
+                    if i > 0 and cfg.cov_logprobs == "current" and cfg.loss != "top_entropy":
+                        old_selected = selected
+                        logprobs = [logprobs for logprobs, _ in no_grad_pass(policy, batches)]
+                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), tokens, seed)
+                        overlaps.append(((selected & old_selected).sum() / selected.sum().clamp(min=1)).item())
+                updates.append(update(cfg, policy, optimizer, batches, N, selected))
+
+        # ==== 5. sync: the new weights into the sampler; evaluate, save, log ==============================
+        with timed(timing, "sync"):
+            sampler.wake()
+            sampler.load(hf_weights(policy, dtype))
+        last = step == cfg.max_steps
+        timing["step"] = time.perf_counter() - step_start
+        n_generated = sum(len(r.tokens) for group in sampled for r in group)
+        metrics |= {f"timing_s/{phase}": seconds for phase, seconds in timing.items()}
+        metrics |= {"actor/lr": optimizer.param_groups[0]["lr"], "tokens_per_s": n_generated / timing["step"]}
+        if minis:
+            metrics |= update_metrics(updates, sum(N for _, N, _ in minis))
+            metrics |= token_metrics({k: torch.cat([tokens[k] for _, _, tokens in minis]) for k in minis[0][2]})
+        if overlaps:
+            metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
+        if last or cfg.eval_every and step % cfg.eval_every == 0:
+            metrics |= validate(cfg, sampler, vals)
+        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None)
+        if last or cfg.save_every and step % cfg.save_every == 0:
+            save_hf(policy, tokenizer, log.folder / f"hf/step_{step:06d}", dtype)
+    log.bar.close()
+    dist.barrier()
+    del sampler  # vLLM's engine ends with its own process groups
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -35,10 +35,11 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 import reward
-from eval import HFSampler, VLLMSampler, evaluate
+from eval import evaluate
 from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
-from model import (MicroBatch, Policy, hf_weights, load_policy, micro_batches, no_grad_pass,
-                   over_all_ranks, save_hf, start_distributed)
+from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive_seed, generate, hf_weights, load_policy,
+                    micro_batches, no_grad_pass, over_all_ranks, rewards_of, save_hf, score, set_advantages,
+                    start_distributed)
 
 # =========================================================================================================
 # Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)
@@ -72,7 +73,7 @@ class Config:
     # loss: an option that is None keeps the loss's own default (loss.py)
     loss: str = "grpo"                   # pg grpo clip_higher clip_cov kl_cov entropy_bonus ref_kl top_entropy
     clip_ratio_low: float | None = None  #                                             paper: 0.2; clip_cov 1
-    clip_ratio_high: float | None = None  #                                            paper: 0.2; clip_higher 0.28; clip_cov 1
+    clip_ratio_high: float | None = None  #                           paper: 0.2; clip_higher 0.28; clip_cov 1
     clip_cov_ratio: float = 0.01         # fraction of tokens                          paper: 2e-4
     clip_cov_lb: float = 1.0             #                                             paper: 1
     clip_cov_ub: float = 5.0             #                                             paper: 5
@@ -104,8 +105,8 @@ class Config:
 
 
 PRESETS = {
-    "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed", val_data="HuggingFaceH4/MATH-500",
-               max_prompt_tokens=2048, max_response_tokens=8192, prompts_per_step=256, mini_batch_prompts=32,
+    "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed",
+               val_data="HuggingFaceH4/MATH-500", max_prompt_tokens=2048, max_response_tokens=8192, prompts_per_step=256, mini_batch_prompts=32,
                max_gen_rounds=3, tensor_parallel=2, score_workers=8, lr=5e-7, warmup_steps=0, max_steps=300,
                clip_cov_ratio=2e-4, kl_cov_ratio=2e-3, micro_batch_tokens=20480, grad_checkpointing=True,
                eval_every=4, val_samples=1, val_temperature=0.0),
@@ -113,16 +114,18 @@ PRESETS = {
 PRESETS["32b"] = dict(PRESETS["7b"], model="Qwen/Qwen2.5-32B", lr=1e-6, kl_cov_ratio=2e-4, tensor_parallel=4)
 
 
-CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto", "vllm", "hf"), keep=("top", "bottom"),
-               cov_scope=("mini", "micro"), cov_logprobs=("current", "old"), selection=("cov", "random"))
-MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "overlong_buffer", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
-               "kl_loss_coef", "warmup_steps", "weight_decay", "eval_every", "val_temperature", "samples_every", "save_every")
+CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto", "vllm", "hf"),
+               keep=("top", "bottom"), cov_scope=("mini", "micro"), cov_logprobs=("current", "old"),
+               selection=("cov", "random"))
+MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
+               "kl_loss_coef", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
+               "samples_every", "save_every")
 
 
 def parse_args(argv: list[str]) -> Config:
-    """Every field is an option; a preset's values give way to those on the command line. Errors: one line, exit 2."""
-    parser = argparse.ArgumentParser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False, description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Every field is an option; a preset's values give way to the command line's. Errors: one line, exit code 2."""
+    parser = argparse.ArgumentParser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
+                                     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS)
     for field in dataclasses.fields(Config):
         kind = (typing.get_args(field.type) or (field.type,))[0]
@@ -131,9 +134,9 @@ def parse_args(argv: list[str]) -> Config:
                             **boolean if kind is bool else dict(type=kind, metavar=kind.__name__))
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        option = unknown[0].partition("=")[0]
-        nearest = difflib.get_close_matches(option.lstrip("-"), [f.name for f in dataclasses.fields(Config)], 1, cutoff=0)
-        parser.error(f"unknown option {option}; the nearest is --{nearest[0]}")
+        option, names = unknown[0].partition("=")[0], [field.name for field in dataclasses.fields(Config)]
+        nearest = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0)[0]
+        parser.error(f"unknown option {option}; the nearest is --{nearest}")
     values = vars(args)
     return Config(**{**PRESETS.get(values.pop("preset"), {}), **values})
 
@@ -156,23 +159,28 @@ def check(cfg: Config, world_size: int):
             f"--mini_batch_prompts {cfg.mini_batch_prompts} does not divide --prompts_per_step {cfg.prompts_per_step}")
     require(world_size % cfg.tensor_parallel == 0,
             f"--tensor_parallel {cfg.tensor_parallel} does not divide the {world_size} processes")
-    require(cfg.mini_batch_prompts * cfg.group_size >= world_size and cfg.prompts_per_step * cfg.tensor_parallel >= world_size,
-            f"{world_size} processes, but --prompts_per_step {cfg.prompts_per_step} and --mini_batch_prompts "
-            f"{cfg.mini_batch_prompts} x --group_size {cfg.group_size}: each process needs a prompt and a response")
-    require(cfg.top_entropy_ratio < 1, f"--top_entropy_ratio {cfg.top_entropy_ratio}: a fraction below 1 (20 % is 0.2)")
+    require(cfg.prompts_per_step * cfg.tensor_parallel >= world_size,
+            f"--prompts_per_step {cfg.prompts_per_step} is too few for {world_size} processes; each needs a prompt")
+    require(cfg.mini_batch_prompts * cfg.group_size >= world_size,
+            f"--mini_batch_prompts {cfg.mini_batch_prompts} has too few responses for {world_size} processes")
+    require(cfg.top_entropy_ratio < 1, f"--top_entropy_ratio {cfg.top_entropy_ratio}: a fraction, 20 % is 0.2")
     embedded = cfg.model == Config.model
     for field in ("clip_cov_ratio", "kl_cov_ratio"):
         require(embedded or getattr(cfg, field) <= 0.05,
                 f"--{field} {getattr(cfg, field)} is above 0.05; it is a fraction, 0.2 % is 0.002")
     require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
             "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
+    for field in ("clip_ratio_low", "clip_ratio_high"):
+        require(getattr(cfg, field) is None or field in inspect.signature(LOSSES[cfg.loss]).parameters,
+                f"--{field} has no effect: {cfg.loss} has no PPO clip")
     if os.path.isdir(cfg.model):
         require(os.path.exists(f"{cfg.model}/config.json"), f"--model {cfg.model}: the folder has no config.json")
-    else:  # a hub name is "name" or "owner/name"; everything else is a path
-        require(cfg.model.count("/") == 1 and cfg.model[0] not in "./" and not os.path.isdir(cfg.model.split("/")[0]),
+    else:  # a hub name is "owner/name"; everything else is a path
+        owner = cfg.model.split("/")[0]
+        require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
-    for module in ["vllm"] * (cfg.sampler == "vllm") + ["wandb"] * bool(cfg.wandb):
-        require(importlib.util.find_spec(module) is not None, f"--{'sampler ' * (module == 'vllm')}{module}: not installed")
+    for module, wanted in (("vllm", cfg.sampler == "vllm"), ("wandb", cfg.wandb)):
+        require(not wanted or importlib.util.find_spec(module), f"{module} is not installed: pip install {module}")
     run = run_folder(cfg)
     require(cfg.overwrite or not run.exists(), f"{run} exists; give another --name, or --overwrite to replace it")
 
@@ -188,13 +196,8 @@ def loss_options(cfg: Config) -> dict:
 
 
 # =========================================================================================================
-# Rollout: problems, responses, scores, groups
+# Data
 # =========================================================================================================
-
-
-def derive_seed(*key: int) -> int:
-    """Another seed for every (seed, step, round, rank): streams never overlap, and a run repeats."""
-    return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
 def shuffled_epochs(problems: list[dict], seed: int):
@@ -202,69 +205,6 @@ def shuffled_epochs(problems: list[dict], seed: int):
     for epoch in itertools.count():
         for i in np.random.default_rng([seed, epoch]).permutation(len(problems)):
             yield problems[i]
-
-
-def with_prompt_ids(problems: list[dict], tokenizer, max_tokens: int) -> list[dict]:
-    """Tokenize once; prompts over the limit are left out, and said."""
-    problems = [{**p, "prompt_ids": reward.format_prompt(p, tokenizer)} for p in problems]
-    fit = [p for p in problems if len(p["prompt_ids"]) <= max_tokens]
-    if not fit:
-        raise ValueError(f"all {len(problems)} prompts are longer than --max_prompt_tokens {max_tokens}")
-    if len(fit) < len(problems):
-        print(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens {max_tokens} are left out")
-    return fit
-
-
-@dataclass
-class Response:
-    prompt: Tensor            # token ids [S]
-    tokens: Tensor            # token ids [T], the EOS included
-    sampler_logprobs: Tensor  # [T]
-    text: str
-    finish_reason: str        # stop, length
-    score: reward.Score
-    reward: float             # the score's, less the overlong penalty
-    advantage: float = 0.0
-
-
-def generate(cfg: Config, sampler, problems: list[dict], seed: int) -> list[tuple[dict, list]]:
-    """This rank's share of the problems, `group_size` samples each. -> [(problem, [Sample] * G)]"""
-    share = problems[sampler.dp_rank::sampler.dp_size]
-    samples = sampler.generate([p["prompt_ids"] for p in share], n=cfg.group_size, max_tokens=cfg.max_response_tokens,
-                               temperature=cfg.temperature, seed=derive_seed(seed, sampler.dp_rank))
-    return list(zip(share, samples, strict=True))
-
-
-def score(cfg: Config, sampler, rollouts: list[tuple[dict, list]]) -> list[list[Response]]:
-    """Verify this rank's responses. -> the groups of all ranks, on every rank."""
-    if dist.get_rank() % cfg.tensor_parallel:
-        rollouts = []  # the ranks of one vLLM engine hold the same samples: the first of them counts
-    flat = [(problem, sample) for problem, samples in rollouts for sample in samples]
-    texts = [sampler.tokenizer.decode(sample.token_ids, skip_special_tokens=True) for _, sample in flat]
-    scores = reward.score_batch(texts, [problem for problem, _ in flat], workers=cfg.score_workers,
-                                truncated=[sample.finish_reason == "length" for _, sample in flat],
-                                timeout=cfg.score_timeout)
-    responses = []
-    for (problem, sample), text, verdict in zip(flat, texts, scores, strict=True):
-        penalty = reward.overlong_penalty(len(sample.token_ids), cfg.max_response_tokens, cfg.overlong_buffer)
-        responses.append(Response(torch.tensor(problem["prompt_ids"]), torch.tensor(sample.token_ids),
-                                  torch.tensor(sample.logprobs), text, sample.finish_reason, verdict,
-                                  verdict.reward + penalty))
-    G = cfg.group_size
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, [responses[i:i + G] for i in range(0, len(responses), G)])
-    return [group for part in parts for group in part]
-
-
-def rewards_of(groups: list[list[Response]]) -> Tensor:
-    return torch.tensor([[r.reward for r in group] for group in groups])                     # [P, G]
-
-
-def set_advantages(name: str, groups: list[list[Response]]):
-    lengths = torch.tensor([[len(r.tokens) for r in group] for group in groups])             # [P, G]
-    for group, row in zip(groups, ADVANTAGES[name](rewards_of(groups), lengths).tolist()):
-        for response, advantage in zip(group, row):
-            response.advantage = advantage
 
 
 # =========================================================================================================
@@ -356,27 +296,23 @@ def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, flo
     }
 
 
-def token_metrics(tokens: dict[str, Tensor]) -> dict[str, float]:
-    """Of the tokens that are trained on, under the policy that sampled them. Table 1 of the paper: cov/*."""
+def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Of the tokens trained on: under the policy that sampled them (cov/*: Table 1), and means over the updates."""
+    tokens = {key: torch.cat([mini[key] for _, _, mini in minis]) for key in minis[0][2]}                # [N]
     mask = torch.ones_like(tokens["entropy"], dtype=torch.bool)
     cov = token_cov(tokens["old_logprobs"], tokens["advantages"], mask).sort(descending=True).values
-    top = {f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)}
-    return {
+    metrics = {
         "actor/entropy": tokens["entropy"].mean().item(),
         "rollout/logprob_diff": (tokens["old_logprobs"] - tokens["sampler_logprobs"]).abs().mean().item(),
-        "cov/mean": cov.mean().item(), "cov/std": cov.std().item(), **top,
+        "cov/mean": cov.mean().item(), "cov/std": cov.std().item(),
+        **{f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)},
+        "actor/grad_norm": torch.stack([update.pop("grad_norm") for update in updates]).mean().item(),
     }
-
-
-def update_metrics(updates: list[dict[str, Tensor]], n_tokens: int) -> dict[str, float]:
-    """Token-means over the step's mini-batches of all ranks."""
-    sums = {key: sum(u[key] for u in updates) for key in updates[0] if key != "grad_norm"}
-    total = torch.stack(list(sums.values()))
-    dist.all_reduce(total)
-    metrics = dict(zip((f"actor/{k}" for k in sums), (total / n_tokens).tolist()))
-    if "actor/selected" in metrics:
-        metrics["cov/selected"] = metrics.pop("actor/selected")
-    return metrics | {"actor/grad_norm": torch.stack([u["grad_norm"] for u in updates]).mean().item()}
+    sums = torch.stack([sum(update[key] for update in updates) for key in updates[0]])
+    dist.all_reduce(sums)
+    for key, value in zip(updates[0], (sums / len(cov)).tolist()):
+        metrics["cov/selected" if key == "selected" else f"actor/{key}"] = value
+    return metrics
 
 
 def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, float]:
@@ -416,8 +352,9 @@ class Log:
         if groups:
             with open(self.folder / f"samples/step_{metrics['step']:06d}.jsonl", "w") as f:
                 for i, r in ((i, r) for i, group in enumerate(groups) for r in group):
-                    row = {"group": i, "response": r.text, "length": len(r.tokens), "finish_reason": r.finish_reason}
-                    f.write(json.dumps({**row, **r.score._asdict(), "reward": r.reward, "advantage": r.advantage}) + "\n")
+                    row = {"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
+                           "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
+                    f.write(json.dumps(row) + "\n")
         if self.wandb:
             self.wandb.log(metrics, step=metrics["step"])
         val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
@@ -441,7 +378,9 @@ def main():
         problems = reward.load_problems(cfg.train_data)
         vals = {val[0]["source"]: val for val in map(reward.load_problems, cfg.val_data.split(","))}
         tokenizer = AutoTokenizer.from_pretrained(cfg.model)
-        problems = with_prompt_ids(problems, tokenizer, cfg.max_prompt_tokens)
+        fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
+        if not fit:
+            raise ValueError(f"{cfg.train_data}: every prompt is longer than --max_prompt_tokens {cfg.max_prompt_tokens}")
     except (ValueError, OSError) as error:
         if rank0:
             print(f"train.py: error: {str(error).strip().splitlines()[0]}", file=sys.stderr)
@@ -456,9 +395,9 @@ def main():
     ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     if cfg.sampler == "vllm" or cfg.sampler == "auto" and device.type == "cuda":
-        sampler = VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel, seed=cfg.seed,
+        sampler = VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel,
                               max_model_len=cfg.max_prompt_tokens + cfg.max_response_tokens,
-                              gpu_memory_utilization=cfg.gpu_memory_utilization)
+                              gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed)
     else:
         sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype)
 
@@ -467,7 +406,9 @@ def main():
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
     log.write({"step": 0, **validate(cfg, sampler, vals)})
-    stream = shuffled_epochs(problems, cfg.seed)
+    if len(fit) < len(problems):
+        log.say(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out")
+    stream = shuffled_epochs(fit, cfg.seed)
     for step in range(1, cfg.max_steps + 1):
         timing: dict[str, float] = {}
         step_start = time.perf_counter()
@@ -476,7 +417,8 @@ def main():
             # ==== 1. generate: responses of the current policy ============================================
             with timed(timing, "gen"):
                 n = min(cfg.prompts_per_step, 2 * (cfg.prompts_per_step - len(groups)))  # about half will do
-                rollouts = generate(cfg, sampler, list(itertools.islice(stream, n)), derive_seed(cfg.seed, step, rounds))
+                drawn = list(itertools.islice(stream, n))
+                rollouts = generate(cfg, sampler, drawn, derive_seed(cfg.seed, step, rounds))
                 rounds += 1
 
             # ==== 2. score: verify, drop groups that are all right or all wrong (dynamic sampling) ========
@@ -532,8 +474,7 @@ def main():
         metrics |= {f"timing_s/{phase}": seconds for phase, seconds in timing.items()}
         metrics |= {"actor/lr": optimizer.param_groups[0]["lr"], "tokens_per_s": n_generated / timing["step"]}
         if minis:
-            metrics |= update_metrics(updates, sum(N for _, N, _ in minis))
-            metrics |= token_metrics({k: torch.cat([tokens[k] for _, _, tokens in minis]) for k in minis[0][2]})
+            metrics |= train_metrics(minis, updates)
         if overlaps:
             metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         if last or cfg.eval_every and step % cfg.eval_every == 0:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import train
 from loss import LOSSES
-from model import load_policy, micro_batches, no_grad_pass, over_all_ranks, start_distributed
+from policy import load_policy, micro_batches, no_grad_pass, over_all_ranks, start_distributed
 
 
 def responses(n_vocab: int):
@@ -79,12 +79,12 @@ def main(model: str, out: str):
                     total = stats["pg_loss"].clone()
                     dist.all_reduce(total)
                     results[stage, loss, selection, budget]["loss"] = total / N
+    policy.reshard(), ref_policy.reshard()
+    states = {name: {k.removeprefix("model."): full(v) for k, v in state.items()}  # every rank: full() is collective
+              for name, state in (("state", policy.state_dict()), ("old", old), ("ref", ref_policy.state_dict()))}
     if dist.get_rank() == 0:
         names = [name for name, _ in policy.model.named_parameters()]
-        torch.save({"results": results, "names": names, "state": {k: full(v) for k, v in policy.model.state_dict().items()},
-                    "old": {k.removeprefix("model."): full(v) for k, v in old.items()}}, out)
-    else:
-        [full(v) for v in policy.model.state_dict().values()], [full(v) for v in old.values()]
+        torch.save({"results": results, "names": names, **states}, out)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -23,7 +23,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 
-from loss import logprobs_and_entropy
+import reward
+from loss import ADVANTAGES, logprobs_and_entropy
+
+def derive_seed(*key: int) -> int:
+    """Another seed for every (seed, step, round, rank): streams never overlap, and a run repeats."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
+
 
 def start_distributed() -> torch.device:
     """One process is a group of one: the same code runs under `python` and `torchrun`."""
@@ -142,7 +148,7 @@ class MicroBatch:
     ref_logprobs: Tensor | None = None
 
 
-def micro_batches(responses: list, budget: int, device: torch.device) -> tuple[list[MicroBatch], int]:
+def micro_batches(responses: list[Response], budget: int, device: torch.device) -> tuple[list[MicroBatch], int]:
     """Of a mini-batch that every rank holds: this rank's micro-batches, and N, the tokens of all ranks.
 
     Rows go to the ranks longest first, each to the lightest one, and fill micro-batches of at most `budget`
@@ -195,3 +201,60 @@ def over_all_ranks(values: list[Tensor], batches: list[MicroBatch], n_tokens: in
         flat[m.position[m.mask]] = value[m.mask]
     dist.all_reduce(flat)
     return flat
+
+
+# =========================================================================================================
+# Rollout: responses, scores, groups
+# =========================================================================================================
+
+
+@dataclass
+class Response:
+    prompt: Tensor            # token ids [S]
+    tokens: Tensor            # token ids [T], the EOS included
+    sampler_logprobs: Tensor  # [T]
+    text: str
+    finish_reason: str        # stop, length
+    score: reward.Score
+    reward: float             # the score's, less the overlong penalty
+    advantage: float = 0.0
+
+
+def generate(cfg, sampler, problems: list[dict], seed: int) -> list[tuple]:
+    """This rank's share of the problems, `group_size` samples each. -> [(problem, prompt ids, [Sample] * G)]"""
+    share = problems[sampler.dp_rank::sampler.dp_size]
+    prompts = [reward.format_prompt(problem, sampler.tokenizer) for problem in share]
+    samples = sampler.generate(prompts, n=cfg.group_size, max_tokens=cfg.max_response_tokens,
+                               temperature=cfg.temperature, seed=derive_seed(seed, sampler.dp_rank))
+    return [(problem, prompt, drawn) for problem, prompt, drawn in zip(share, prompts, samples, strict=True)]
+
+
+def score(cfg, sampler, rollouts: list[tuple]) -> list[list[Response]]:
+    """Verify this rank's responses. -> the groups of all ranks, on every rank."""
+    if dist.get_rank() % cfg.tensor_parallel:
+        rollouts = []  # the ranks of one vLLM engine hold the same samples: the first of them counts
+    flat = [(problem, prompt, sample) for problem, prompt, samples in rollouts for sample in samples]
+    texts = [sampler.tokenizer.decode(sample.token_ids, skip_special_tokens=True) for _, _, sample in flat]
+    truncated = [sample.finish_reason == "length" for _, _, sample in flat]
+    scores = reward.score_batch(texts, [problem for problem, _, _ in flat], truncated=truncated,
+                                workers=cfg.score_workers, timeout=cfg.score_timeout)
+    responses = []
+    for (_, prompt, sample), text, verdict in zip(flat, texts, scores, strict=True):
+        penalty = reward.overlong_penalty(len(sample.token_ids), cfg.max_response_tokens, cfg.overlong_buffer)
+        responses.append(Response(torch.tensor(prompt), torch.tensor(sample.token_ids), torch.tensor(sample.logprobs),
+                                  text, sample.finish_reason, verdict, verdict.reward + penalty))
+    G = cfg.group_size
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, [responses[i:i + G] for i in range(0, len(responses), G)])
+    return [group for part in parts for group in part]
+
+
+def rewards_of(groups: list[list[Response]]) -> Tensor:
+    return torch.tensor([[r.reward for r in group] for group in groups])                     # [P, G]
+
+
+def set_advantages(name: str, groups: list[list[Response]]):
+    lengths = torch.tensor([[len(r.tokens) for r in group] for group in groups])             # [P, G]
+    for group, row in zip(groups, ADVANTAGES[name](rewards_of(groups), lengths).tolist()):
+        for response, advantage in zip(group, row):
+            response.advantage = advantage

@@ -1,0 +1,316 @@
+"""The trainer: what must not depend on ranks or micro-batches, what must repeat, what must be refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+import train
+from loss import LOSSES, masked_mean
+from policy import Policy
+
+TINY = str(ROOT / "tiny/base")
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+SMALL = ["--prompts_per_step", "8", "--mini_batch_prompts", "2", "--max_steps", "2", "--eval_every", "2", "--val_samples", "1"]
+
+
+def torchrun(n: int, *command) -> str:
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", *map(str, command)],
+                          env=ENV, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def run_training(tmp_path, *options, ranks: int = 1) -> list[dict]:
+    """A run of train.py in a folder of its own. -> the lines of metrics.jsonl"""
+    (tmp_path / "tiny").symlink_to(ROOT / "tiny")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else [sys.executable]
+    done = subprocess.run([*command, str(ROOT / "train.py"), "--name", "run", *SMALL, *options], env=ENV, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in open(tmp_path / "runs/run/metrics.jsonl")]
+
+
+def without_times(metrics: list[dict]) -> list[dict]:
+    return [{k: v for k, v in m.items() if not k.startswith(("timing_s/", "tokens_per_s"))} for m in metrics]
+
+
+# --- gradients --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gradients(tmp_path_factory):
+    out = {n: tmp_path_factory.mktemp("gradients") / f"{n}.pt" for n in (1, 2)}
+    for n in out:
+        torchrun(n, ROOT / "tests/gradients.py", TINY, out[n])
+    return {n: torch.load(path, weights_only=True) for n, path in out.items()}
+
+
+def test_gradients_do_not_depend_on_ranks_or_micro_batches(gradients):
+    cases = gradients[1]["results"]
+    assert {loss for _, loss, _, _ in cases} == set(LOSSES)
+    assert {cases[case]["n_micro"] for case in cases} == {1, 3, 7}, "the budgets have to give different micro-batches"
+    for case, one in cases.items():
+        whole = cases[(*case[:3], 10**6)]["gradient"]
+        for n in (1, 2):
+            other = gradients[n]["results"][case]
+            assert torch.allclose(other["gradient"], whole, rtol=0, atol=1e-6 * float(whole.abs().max())), (case, n)
+            assert abs(float(other["loss"] - one["loss"])) < 1e-9, (case, n)
+
+
+def test_selection_covers_the_mini_batch_with_one_quota(gradients):
+    """N = 54 tokens at ratio 0.1: 5 tokens whatever the micro-batches and ranks; cov and random differ."""
+    for n in (1, 2):
+        results = gradients[n]["results"]
+        for (stage, loss, selection, budget), r in results.items():
+            if loss in ("clip_cov", "kl_cov"):
+                assert r["n"] == 54 and int(r["selected"].sum()) == 5, (stage, loss, selection, budget)
+                assert torch.equal(r["selected"], gradients[1]["results"][stage, loss, selection, 1]["selected"])
+        assert not torch.equal(results["moved", "kl_cov", "cov", 1]["selected"], results["moved", "kl_cov", "random", 1]["selected"])
+
+
+def test_on_policy_kl_cov_is_pg(gradients):
+    """log pi = log pi_old on the first update of a rollout: |.| has gradient 0 there."""
+    for n in (1, 2):
+        results = gradients[n]["results"]
+        kl, pg = results["on-policy", "kl_cov", "cov", 48]["gradient"], results["on-policy", "pg", "cov", 48]["gradient"]
+        assert torch.equal(kl, pg)
+        moved = results["moved", "kl_cov", "cov", 48]["gradient"], results["moved", "pg", "cov", 48]["gradient"]
+        assert not torch.allclose(*moved, atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_gradient_equals_plain_autograd(gradients, loss):
+    """One padded batch, full logits, no FSDP, no chunks: the same gradient in float64."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from gradients import responses
+    saved = gradients[1]
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    rows = responses(len(tokenizer))
+    T, L = max(len(r.tokens) for r in rows), max(len(r.prompt) + len(r.tokens) for r in rows)
+    mask = torch.zeros(len(rows), T, dtype=torch.bool)
+    advantages = torch.zeros(len(rows), T, dtype=torch.double)
+    ids = torch.zeros(len(rows), L, dtype=torch.long)
+    for b, r in enumerate(rows):
+        ids[b, :len(r.prompt) + len(r.tokens)] = torch.cat([r.prompt, r.tokens])
+        mask[b, :len(r.tokens)], advantages[b, :len(r.tokens)] = True, torch.tensor(r.advantage, dtype=torch.float32)
+
+    def logprobs_and_entropy(state):
+        model = AutoModelForCausalLM.from_pretrained(TINY).double()
+        model.load_state_dict(state, strict=False)
+        model.tie_weights()
+        logits = model(input_ids=ids).logits[..., :len(tokenizer)]
+        logp = torch.log_softmax(logits, -1)
+        entropy = -(logp.exp() * logp).sum(-1)
+        out = [torch.zeros(len(rows), T, dtype=torch.double) for _ in range(2)]
+        for b, r in enumerate(rows):
+            for t, token in enumerate(r.tokens):
+                out[0][b, t] = logp[b, len(r.prompt) - 1 + t, token]
+                out[1][b, t] = entropy[b, len(r.prompt) - 1 + t]
+        return model, *out
+
+    with torch.no_grad():
+        _, old, old_entropy = logprobs_and_entropy(saved["old"])
+        _, ref, _ = logprobs_and_entropy(saved["ref"])
+    model, logprobs, entropy = logprobs_and_entropy(saved["state"])
+    case = saved["results"]["moved", loss, "cov", 48]
+    options = train.loss_options(train.Config(loss=loss, clip_cov_ratio=0.1, kl_cov_ratio=0.1))
+    if case["selected"] is not None:
+        selected = torch.zeros_like(mask)
+        selected[mask] = case["selected"]
+        options["selected"] = selected
+    options |= {"entropy_bonus": {"entropy": entropy}, "top_entropy": {"entropy": old_entropy},
+                "ref_kl": {"ref_logprobs": ref}}.get(loss, {})
+    token_loss, _ = LOSSES[loss](logprobs, old, advantages, mask, **options)
+    masked_mean(token_loss, mask).backward()
+    expected = torch.cat([dict(model.named_parameters())[name].grad.flatten() for name in saved["names"]])
+    assert torch.allclose(case["gradient"], expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+
+# --- the policy's log-probs -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def padded_vocabulary():
+    """The tiny model with 5 logits more than its tokenizer has ids, as Qwen2.5 has."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+    model.resize_token_embeddings(len(tokenizer) + 5, mean_resizing=False)
+    return model, len(tokenizer)
+
+
+def test_logprobs_divide_by_the_temperature_and_leave_out_ids_without_a_token(padded_vocabulary):
+    model, n_vocab = padded_vocabulary
+    ids = torch.randint(0, n_vocab, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    logprobs, entropy = Policy(model.requires_grad_(False), n_vocab, 0.7)(ids, torch.tensor([4, 6]), torch.stack([ids[0, 4:], torch.cat([ids[1, 6:], ids[1, :2]])]), mask)
+    pi = (model(input_ids=ids).logits.double() / 0.7)[..., :n_vocab].softmax(-1)
+    for b, start in ((0, 4), (1, 6)):
+        for t in range(int(mask[b].sum())):
+            p = pi[b, start + t - 1]
+            assert abs(float(logprobs[b, t] - p[ids[b, start + t]].log())) < 1e-5
+            assert abs(float(entropy[b, t] + (p * p.log()).sum())) < 1e-5
+    assert (logprobs[~mask] == 0).all() and (entropy[~mask] == 0).all()
+
+
+def test_chunked_head_gives_the_same_values_and_gradients(padded_vocabulary, monkeypatch):
+    model, n_vocab = padded_vocabulary
+    ids = torch.randint(0, n_vocab, (3, 12), generator=torch.Generator().manual_seed(1))
+    results = []
+    for chunk_logits in (2**27, 4 * n_vocab):  # all tokens at once; 4 at a time, recomputed in backward
+        monkeypatch.setattr(Policy, "CHUNK_LOGITS", chunk_logits)
+        model.zero_grad()
+        logprobs, entropy = Policy(model, n_vocab, 1.0)(ids, torch.tensor([5, 5, 5]), ids[:, 5:], torch.ones(3, 7, dtype=torch.bool))
+        (logprobs.sum() + 0.3 * entropy.square().sum()).backward()
+        results.append([logprobs.detach(), entropy.detach(), *(p.grad.clone() for p in model.parameters())])
+    for whole, chunked in zip(*results):
+        assert torch.allclose(whole, chunked, atol=1e-5)
+
+
+# --- whole runs -------------------------------------------------------------------------------------------
+
+
+def test_a_seed_repeats_a_run_exactly_and_another_does_not(tmp_path):
+    runs = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name).mkdir()
+        runs.append(without_times(run_training(tmp_path / name, "--seed", seed, "--loss", "clip_cov")))
+    assert runs[0] == runs[1]
+    assert runs[0][1]["actor/entropy"] != runs[2][1]["actor/entropy"]
+
+
+def test_run_folder_has_what_it_promises(tmp_path):
+    metrics = run_training(tmp_path, "--loss", "kl_cov", "--samples_every", "1")
+    assert [m["step"] for m in metrics] == [0, 1, 2]
+    assert metrics[0].keys() == {k for k in metrics[2] if k.startswith("val/")} | {"step"}
+    last = metrics[2]
+    for name in ("actor/pg_loss", "actor/entropy", "actor/ppo_kl", "actor/ppo_kl_abs", "actor/grad_norm", "actor/lr", "reward/mean",
+                 "reward/acc", "reward/rate_right", "reward/rate_timeout", "response_length/mean", "response_length/max",
+                 "response_length/clip_ratio", "rollout/frac_zero_std", "rollout/gen_rounds", "rollout/logprob_diff", "cov/mean",
+                 "cov/std", "cov/top_0.02%", "cov/top_0.2%", "cov/top_2%", "cov/selected", "cov/overlap", "timing_s/gen",
+                 "timing_s/score", "timing_s/logprob", "timing_s/update", "timing_s/sync", "timing_s/step", "tokens_per_s"):
+        assert isinstance(last[name], (int, float)), name
+    assert last["rollout/logprob_diff"] < 1e-5, "the sampler does not hold the policy's weights"
+    assert abs(sum(last[f"reward/rate_{s}"] for s in train.reward.STATUSES) - 1) < 1e-9
+    assert abs(last["cov/selected"] - train.Config.kl_cov_ratio) < 0.01
+    samples = [json.loads(line) for line in open(tmp_path / "runs/run/samples/step_000002.jsonl")]
+    assert len(samples) % 8 == 0 and {"group", "response", "reward", "status", "answer"} <= samples[0].keys()
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "runs/run/hf/step_000002")
+    base = AutoModelForCausalLM.from_pretrained(TINY)
+    change = max(float((a - b).abs().max()) for a, b in zip(exported.parameters(), base.parameters()))
+    assert 0 < change < 0.1
+    assert AutoTokenizer.from_pretrained(tmp_path / "runs/run/hf/step_000002")("1+2").input_ids
+
+
+def test_two_ranks_draw_different_samples_and_train_one_policy(tmp_path):
+    metrics = run_training(tmp_path, "--samples_every", "1", ranks=2)
+    assert len(metrics) == 3 and metrics[2]["rollout/logprob_diff"] < 1e-5
+    rows = [json.loads(line) for line in open(tmp_path / "runs/run/samples/step_000001.jsonl")]
+    groups = [[r["response"] for r in rows if r["group"] == g] for g in range(rows[-1]["group"] + 1)]
+    half = len(groups) // 2  # the first half is rank 0's
+    assert all(a != b for a, b in zip(groups[:half], groups[half:]))
+
+
+def test_when_no_group_teaches_anything_the_step_is_logged_without_an_update(tmp_path):
+    impossible = tmp_path / "impossible.jsonl"
+    rows = [{"problem": f"1,1,1,{i}:9\n", "numbers": [1, 1, 1, i], "target": 10**6, "task": "countdown", "source": "x"} for i in range(1, 10)]
+    impossible.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    metrics = run_training(tmp_path, "--train_data", str(impossible), "--max_gen_rounds", "2")
+    assert [m.get("actor/grad_norm") for m in metrics] == [None] * 3
+    assert metrics[1]["rollout/frac_zero_std"] == 1 and metrics[1]["rollout/gen_rounds"] == 2
+    assert metrics[0]["val/" + source_of_val() + "/avg@1"] == metrics[2]["val/" + source_of_val() + "/avg@1"]
+
+
+def source_of_val() -> str:
+    return json.loads(open(ROOT / "tiny/val.jsonl").readline())["source"]
+
+
+# --- bad input --------------------------------------------------------------------------------------------
+
+BAD_OPTIONS = {
+    "unknown field": (["--kl_covratio", "0.1"], "--kl_cov_ratio"),
+    "wrong type": (["--lr", "fast"], "lr"),
+    "unknown loss": (["--loss", "ppo"], "kl_cov"),
+    "unknown preset": (["--preset", "8b"], "7b"),
+    "no such model folder": (["--model", "/no/such/folder"], "/no/such/folder"),
+    "mini-batch does not divide": (["--mini_batch_prompts", "5"], "does not divide"),
+    "negative": (["--lr", "-1"], "--lr"),
+    "not a number": (["--temperature", "nan"], "--temperature"),
+    "greedy training": (["--temperature", "0"], "--temperature"),
+    "group of one": (["--group_size", "1"], "--group_size"),
+    "percent for a fraction": (["--model", "tiny", "--kl_cov_ratio", "0.2"], "0.002"),
+    "random without a cov method": (["--selection", "random"], "--selection"),
+    "clip of a loss without one": (["--loss", "kl_cov", "--clip_ratio_low", "0.2"], "--clip_ratio_low"),
+    "no such data": (["--train_data", "/no/such.jsonl"], "/no/such.jsonl"),
+    "vllm missing": (["--sampler", "vllm"], "vllm"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_bad_options_end_with_one_line_and_code_2(case, tmp_path, monkeypatch, capsys):
+    options, word = BAD_OPTIONS[case]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").symlink_to(ROOT / "tiny")
+    monkeypatch.setattr(sys, "argv", ["train.py", *options])
+    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(train, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(SystemExit) as exit_:
+        train.main()
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert exit_.value.code == 2 and len(lines) == 1 and word in lines[0], lines
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_row_without_an_answer_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny").symlink_to(ROOT / "tiny")
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"problem": "1+1?", "answer": "2", "task": "math", "source": "x"}\n{"problem": "1+2?", "task": "math", "source": "x"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--train_data", str(data)])
+    with pytest.raises(SystemExit) as exit_:
+        train.main()
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert exit_.value.code == 2 and len(lines) == 1, lines
+    assert "data.jsonl" in lines[0] and "2" in lines[0] and "answer" in lines[0]
+
+
+def test_more_ranks_than_prompts_is_refused():
+    with pytest.raises(ValueError, match="processes"):
+        train.check(train.Config(prompts_per_step=4, mini_batch_prompts=4), world_size=8)
+
+
+def test_a_run_folder_is_never_overwritten_unasked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").symlink_to(ROOT / "tiny")
+    (tmp_path / "runs/grpo-seed1").mkdir(parents=True)
+    with pytest.raises(ValueError, match="--overwrite"):
+        train.check(train.Config(), 1)
+    train.check(train.Config(overwrite=True), 1)
+
+
+@pytest.mark.parametrize("preset", train.PRESETS)
+def test_presets_hold_the_paper_s_values(preset, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"])
+    train.check(cfg, world_size=8)
+    assert (cfg.prompts_per_step, cfg.group_size, cfg.mini_batch_prompts) == (256, 8, 32)
+    assert (cfg.max_prompt_tokens, cfg.max_response_tokens, cfg.temperature) == (2048, 8192, 1.0)
+    assert cfg.kl_cov_ratio == {"7b": 2e-3, "32b": 2e-4}[preset] and cfg.lr == {"7b": 5e-7, "32b": 1e-6}[preset]
+    assert (cfg.clip_cov_ratio, cfg.clip_cov_lb, cfg.clip_cov_ub, cfg.ppo_kl_coef) == (2e-4, 1.0, 5.0, 1.0)
+    assert train.parse_args(["--lr", "1e-5", "--preset", preset]).lr == 1e-5, "the command line wins"
+
+
+def test_epochs_are_shuffled_and_complete():
+    problems = [{"i": i} for i in range(7)]
+    stream = train.shuffled_epochs(problems, seed=3)
+    epochs = [[next(stream)["i"] for _ in problems] for _ in range(3)]
+    assert all(sorted(e) == list(range(7)) for e in epochs) and epochs[0] != epochs[1]
+    again = train.shuffled_epochs(problems, seed=3)
+    assert [next(again)["i"] for _ in problems] == epochs[0]

@@ -391,7 +391,7 @@ def main():
     torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
     policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing)
     policy = load_policy(cfg.model, tokenizer, device, **policy_options)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay, fused=True)
     ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     if cfg.sampler == "vllm" or cfg.sampler == "auto" and device.type == "cuda":
@@ -484,7 +484,7 @@ def main():
             save_hf(policy, tokenizer, log.folder / f"hf/step_{step:06d}", dtype)
     log.bar.close()
     dist.barrier()
-    del sampler  # vLLM's engine ends with its own process groups
+    sampler.close()  # vLLM ends the default process group with its own
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
@@ -20,9 +21,9 @@ from policy import load_policy, micro_batches, no_grad_pass, over_all_ranks, sta
 def responses(n_vocab: int):
     """Seven responses of unequal length to prompts of unequal length; the same on every rank."""
     g = torch.Generator().manual_seed(0)
-    ids = lambda n: torch.randint(0, n_vocab, (n,), generator=g)
+    ids = lambda n: torch.randint(0, n_vocab, (n,), generator=g).numpy()
     shape = [(3, 9), (5, 2), (4, 17), (6, 1), (3, 12), (7, 5), (2, 8)]
-    return [SimpleNamespace(prompt=ids(s), tokens=ids(t), sampler_logprobs=torch.zeros(t), advantage=a)
+    return [SimpleNamespace(prompt=ids(s), tokens=ids(t), sampler_logprobs=np.zeros(t), advantage=a)
             for (s, t), a in zip(shape, [1.2, -0.7, 0.4, -1.1, 2.0, -0.3, 0.9])]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -99,7 +100,7 @@ def test_gradient_equals_plain_autograd(gradients, loss):
     advantages = torch.zeros(len(rows), T, dtype=torch.double)
     ids = torch.zeros(len(rows), L, dtype=torch.long)
     for b, r in enumerate(rows):
-        ids[b, :len(r.prompt) + len(r.tokens)] = torch.cat([r.prompt, r.tokens])
+        ids[b, :len(r.prompt) + len(r.tokens)] = torch.from_numpy(np.concatenate([r.prompt, r.tokens]))
         mask[b, :len(r.tokens)], advantages[b, :len(r.tokens)] = True, torch.tensor(r.advantage, dtype=torch.float32)
 
     def logprobs_and_entropy(state):

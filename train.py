@@ -105,11 +105,11 @@ class Config:
 
 
 PRESETS = {
-    "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed",
-               val_data="HuggingFaceH4/MATH-500", max_prompt_tokens=2048, max_response_tokens=8192, prompts_per_step=256, mini_batch_prompts=32,
-               max_gen_rounds=3, tensor_parallel=2, score_workers=8, lr=5e-7, warmup_steps=0, max_steps=300,
-               clip_cov_ratio=2e-4, kl_cov_ratio=2e-3, micro_batch_tokens=20480, grad_checkpointing=True,
-               eval_every=4, val_samples=1, val_temperature=0.0),
+    "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
+               val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
+               prompts_per_step=256, mini_batch_prompts=32, max_gen_rounds=3, tensor_parallel=2, score_workers=8,
+               lr=5e-7, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4, kl_cov_ratio=2e-3,
+               micro_batch_tokens=20480, grad_checkpointing=True, eval_every=4, val_samples=1, val_temperature=0.0),
 }
 PRESETS["32b"] = dict(PRESETS["7b"], model="Qwen/Qwen2.5-32B", lr=1e-6, kl_cov_ratio=2e-4, tensor_parallel=4)
 

@@ -1,0 +1,607 @@
+"""Prompts and verifiable rewards: math, countdown, code.
+
+    score_batch(responses, problems, workers=2)       # [Score(reward, status, answer), ...] in the same order
+
+Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot. Expressions
+(sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the response its reward.
+"""
+import ast, builtins, ctypes, json, logging, os, pathlib, pickle, re, resource, secrets, select, shutil, signal
+import subprocess, sys, tempfile, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from queue import SimpleQueue
+from typing import NamedTuple
+
+STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
+MAX_ANSWER = 300                      # characters; a longer answer is wrong unread
+
+
+class Score(NamedTuple):
+    reward: float                     # 1.0 or 0.0
+    status: str                       # one of STATUSES
+    answer: str | None                # what was judged
+
+# --- prompt and answer extraction ------------------------------------------------------------------------------------
+
+INSTRUCTIONS = {
+    "math": "Please reason step by step, and put your final answer within \\boxed{}.",
+    "countdown": "Use each number at most once with + - * / and parentheses. Put the expression within \\boxed{}.",
+    "code": "Write a complete Python program and put it in one ```python code block.",
+}
+
+def format_prompt(problem, tokenizer):
+    """Token ids: the chat template if there is one, else the text followed, except in countdown, by the instruction."""
+    task, text = problem.get("task", "math"), problem["problem"]
+    if getattr(tokenizer, "chat_template", None):
+        messages = [{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer(text, add_special_tokens=False).input_ids         # the template wrote the BOS
+    return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
+
+def final_text(response):
+    """What follows the thinking; nothing if the thinking did not end."""
+    text = response.rpartition("</think>")[2]
+    return "" if "<think>" in text else text
+
+def extract_boxed(response):
+    """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none."""
+    text = final_text(response)
+    for box in list(re.finditer(r"\\(?:boxed|fbox)\s*(?:\{|(-?\d[\d./]*))", text))[:-6:-1]:    # few: linear time
+        if box[1]:
+            return box[1].rstrip(".")                                      # \boxed 2
+        depth = 1
+        for brace in re.compile(r"\\.|[{}]").finditer(text, box.end()):
+            depth += {"{": 1, "}": -1}.get(brace[0], 0)
+            if depth == 0:
+                return text[box.end():brace.start()]
+    return None
+
+def extract_code(response):
+    """Content of the last closed ```python (or untagged) fence after </think>; None if there is none."""
+    blocks = [part.partition("\n") for part in final_text(response).split("```")[1:-1:2]]
+    return next((code for tag, _, code in blocks[::-1] if tag.strip() in ("", "py", "python", "python3")), None)
+
+# --- countdown -------------------------------------------------------------------------------------------------------
+
+def extract_expression(response):
+    """The last box, else the last line that is not empty; in plain characters, up to the first =."""
+    text = extract_boxed(response) or (final_text(response).strip().splitlines() or [""])[-1]
+    for latex, plain in {"\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": "", "$": ""}.items():
+        text = text[:MAX_ANSWER + 1].replace(latex, plain)
+    return text.partition("=")[0].strip(" .") or None
+
+def verify_countdown(response, problem):
+    """True if the final expression is + - * / ( ) on given integers, each used at most as often as given, and its
+    exact value is the target."""
+    operators = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"}
+    text, numbers = extract_expression(response) or "", list(problem["numbers"])
+    def value(node):
+        if isinstance(node, ast.Constant):
+            numbers.remove(node.value)                                     # ValueError: not given, or used up
+            return Fraction(node.value)
+        if isinstance(node, ast.UnaryOp):
+            return value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
+        return getattr(value(node.left), operators[type(node.op)])(value(node.right))
+    try:
+        plain = len(text) <= MAX_ANSWER and re.fullmatch(r"[\d+\-*/() ]+", text, re.ASCII)
+        return bool(plain) and value(ast.parse(text, mode="eval").body) == problem["target"]
+    except (SyntaxError, ValueError, KeyError, AttributeError, ZeroDivisionError, RecursionError, MemoryError):
+        return False
+
+# --- math: one notation, then exact numbers, then sympy ----------------------------------------------------------------
+
+_UNICODE = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00d7": "\\times ", "\u03c0": "\\pi ", "\u221e": "\\infty ",
+                          "\u221a": "\\sqrt ", "\u222a": "\\cup ", "\u00b1": "\\pm ", "\u2264": "\\le ", "\u2265": "\\ge ",
+                          "\u00b0": "\\degree ", "\u2205": "\\emptyset ", "\u00b2": "^2", "$": "", "~": " "})
+_NOTATION = [(re.compile(pattern), new) for pattern, new in [
+    (r"(?<=\d)(?:\\[,! ]|\{,\}|,\\!|\\!,| )(?=\d{3}(?!\d))", ""),                                      # 10{,}000
+    (r"(?<!\\)\\(?:[,;:>!() ]|\[|\](?!\d)|(?:displaystyle|q?quad|left|right|[bB]igg?[lr]?)(?![a-zA-Z]))", " "),
+    (r"\\(?:mbox|hbox|text[a-z]{2}|math(?:rm|bf|sf|it)|rm|bf|operatorname)(?![a-z])", r"\\text"),
+    (r"\\text\s*(?:\{\s*([^\Wmgshl\dJKCFWV])\s*\}|([a-zA-Z])(?![a-zA-Z]))", lambda m: m[1] or m[2]),
+    (r"(?:\\text\s*\{)?\s*\b([tmb])(?:housand|illion)\b\s*\}?", lambda m: f"\\times 10^{' tmb'.index(m[1]) * 3}"),
+    (r"^\s*(?:\\text\s*\{([^{}]*)\}|\(([^(),]*)\))\s*$", lambda m: m[1] or m[2] or ""),
+    (r"\\?sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"), (r"(?<![\\a-zA-Z])(sqrt|pi)\b", r"\\\1 "), (r"\*\*", "^"),
+    (r"\+/-|^\+-", r"\\pm "), (r"\\approx", "="), (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
+    (r"\\langle", "("), (r"\\rangle", ")"), (r"\\lbrace", r"\\{"), (r"\\rbrace", r"\\}"),
+    (r"\^\s*\{?\s*\\circ\s*\}?|\bdegrees?\b|\\text\s*\{\s*degrees?\s*\}", r"\\degree "),
+]]
+_UNIT = re.compile(r"(?<=[\d)}])(?: ?\\text\{[^{}]*\}| [a-zA-Z]{2,}\b| ?[cmk]m\b| ?kg\b)"
+                   r"(?:[ /^\d.]|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]{2,}\b)*(?=[,)]|$)")
+_UNREADABLE = re.compile(r"[\d)}\]]\s*\^\s*\{?[^{}^]*\d\s*\^|\^\s*\{?\s*-?\d{5}|\d{5}\s*!|!\s*!|\d \d|\\binom\s*\{?\s*\d{5}"
+                         r"|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")   # power towers and the like keep sympy busy
+
+class Number(NamedTuple):
+    value: Fraction
+    digits: int                       # significant digits of a decimal, 0 if it is written exactly
+    ulp: Fraction                     # one unit in the last place of a decimal
+
+@lru_cache(100_000)
+def number(text):
+    """-3, .25, 7/4, \\frac{7}{4}, 1 3/4, 1\\frac{3}{4}, 2e-7, 2 \\times 10^{-7} as a Number, anything else as None."""
+    if text.isascii() and text.isdecimal():                # most answers
+        return Number(Fraction(int(text)), 0, Fraction(1))
+    text = re.sub(r" ?\\(?:times|cdot) ?10 ?\^ ?\{? ?([-+]?\d+) ?\}?$", r"e\1", text.strip())
+    text = re.sub(r"(?<=\d) ?\\frac ?\{ ?(\d+) ?\} ?\{ ?(\d+) ?\}$|\\frac ?\{ ?(-?\d+) ?\} ?\{ ?(\d+) ?\}$",
+                  lambda m: f" {m[1]}/{m[2]}" if m[1] else f"{m[3]}/{m[4]}", text)
+    m = re.fullmatch(r"([-+]?) ?(?:(\d+) (?=\d+/))?(?:(-?\d+)/(0*[1-9]\d*)|(?=\.?\d)(\d*)(\.?)(\d*)(?:[eE]([-+]?\d{1,3}))?)", text)
+    if not m:
+        return None
+    sign, whole, top, bottom, integer, point, decimals, exponent = m.groups()
+    power = int(exponent or 0) - len(decimals or "")
+    ulp = Fraction(10 ** max(power, 0), 10 ** max(-power, 0))
+    value = Fraction(int(top), int(bottom)) if top else int(integer + decimals) * ulp
+    if whole and value >= 1:
+        return None                                                        # 2\frac{3}{2} is a product
+    digits = len((integer + decimals).lstrip("0")) if point else 0
+    return Number((value + int(whole or 0)) * (-1 if sign == "-" else 1), digits, ulp)
+
+def same_number(a, b):
+    """Equal; or one is a decimal with six digits or more that rounds, or cuts off, the other, which is exact."""
+    if a.value == b.value or bool(a.digits) == bool(b.digits):
+        return a.value == b.value
+    decimal, exact = (a, b) if a.digits else (b, a)
+    error = (exact.value - decimal.value) * (1 if decimal.value > 0 else -1)
+    return decimal.digits >= 6 and (2 * abs(error) <= decimal.ulp or 0 <= error < decimal.ulp)
+
+def same_numbers(gold, pred):
+    """Verdict on two tuples, intervals, sets or lists of plain numbers; None if they are something else."""
+    parts = [re.fullmatch(r"(\(|\[|\\\{|)(.*?)(\)|\]|\\\}|)", text, re.DOTALL).groups() for text in (gold, pred)]
+    (a, kind_a), (b, kind_b) = [([number(x) for x in inside.split(",")], (left + right).replace("\\{\\}", ""))
+                                for left, inside, right in parts]
+    if len(a) < 2 or len(b) < 2 or not all(a + b):
+        return None
+    if not kind_a:                                         # sets and lists of solutions have no order
+        a, b = sorted(a), sorted(b)
+    return kind_a == kind_b and len(a) == len(b) and all(map(same_number, a, b))
+
+def unify(text):
+    """An answer without wrappers, spacing commands, money signs, thousands separators."""
+    from latex2sympy2_extended import NormalizationConfig, normalize_latex
+    text = text.replace("\\$", "").translate(_UNICODE)
+    for pattern, new in _NOTATION:
+        text = pattern.sub(new, text)
+    text = normalize_latex(text, NormalizationConfig(malformed_operators=True, boxed="none")).rstrip(" .,:").lstrip(" ,:")
+    thousands = ", " in text or re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", text)          # but (1,200) is a pair
+    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text) if thousands else text
+
+def readable(answer):
+    """False for a gold answer that is empty or broken: such a problem must never be scored as right."""
+    text = answer if number(answer) else unify(answer)
+    balanced = text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
+    return balanced and bool(re.search(r"\w", text)) and not re.search(r"\{\s*\}|[-+*/^_=(]$", text)
+
+@lru_cache(50_000)
+def same_answer(gold, pred):
+    """True if two answers mean the same. May take any time and memory, so only workers call it."""
+    texts = [unify(gold), unify(pred)]
+    if not readable(gold) or texts[0].replace(" ", "") == texts[1].replace(" ", ""):
+        return readable(gold)
+    units = [re.sub(r"[^a-z\d/]|text|s\b", "", "".join(_UNIT.findall(t)).lower()) for t in texts]
+    if all(units) and units[0] != units[1]:
+        return False
+    texts = [re.sub(r"\\text\{([^{}]*)\}", r"\1", _UNIT.sub("", t)).strip() for t in texts]
+    texts = [t if re.search(r"\\[a-z]*(?:sin|cos|tan|cot|sec|csc)", t) else re.sub(r" ?\\degree ?[CF]?$", "", t) for t in texts]
+    percent = [t.endswith("%") for t in texts]
+    g, p = [re.sub(r" ?\\?%$", "", t) for t in texts]
+    if re.search(r"\d ?: ?\d|[\dA-F]_\{?\d|(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$", g + "\n" + p, re.MULTILINE):
+        words = [[w.lstrip("0") for w in re.findall(r"[^\W_]+|[:.]", t)] for t in (g, p)]           # times, bases, words
+        return words[0] == words[1] or len(g) > 1 and g.casefold() == p.casefold()
+    a, b = number(g), number(p)
+    if a and b:
+        if percent[0] != percent[1]:                       # 50\% is 50 to some and 1/2 to others
+            hundred, other = (a, b) if percent[0] else (b, a)
+            return other.value in (hundred.value, hundred.value / 100)
+        return same_number(a, b)
+    verdict = same_numbers(g, p)
+    return same_expression(g, p) if verdict is None else verdict
+
+@lru_cache(50_000)
+def parse(text):
+    """The sympy object that an answer in LaTeX stands for, without floats; None if it is unreadable or explosive."""
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    depth = accumulate((c in "([{") - (c in ")]}") for c in text)
+    if _UNREADABLE.search(text) or max(depth, default=0) > 20:
+        return None
+    text = re.sub(r"\d*\.\d+", lambda m: "\\frac{%d}{%d}" % Fraction(m[0]).as_integer_ratio(), text)
+    text = re.sub(r"(?<=\d) ?\(", r"\\cdot(", text.replace("\\degree", "\\cdot\\frac{\\pi}{180}"))
+    text = re.sub(r"(?<![\\a-zA-Z{])i(?![a-zA-Z])", r"\\sqrt{-1}", text)
+    try:
+        return latex2sympy(text, conversion_config=ConversionConfig(lowercase_symbols=False), normalization_config=None)
+    except Exception:                                      # the parser raises whatever it likes
+        return None
+
+def same_expression(gold, pred):
+    """Compare by sympy: constants here and without tolerance, all else by math-verify."""
+    import sympy as sp
+    from math_verify import verify
+    a, b = parse(gold), parse(pred)
+    if a is None or b is None:
+        return False
+    if isinstance(a, sp.Eq) != isinstance(b, sp.Eq):       # x = 5 is 5 and f(x) = x is x, but x + y = 5 is not 5
+        a, b = [x.rhs if isinstance(x, sp.Eq) and (x.lhs.is_Function or not x.lhs.is_Add and not x.lhs.atoms(sp.Number))
+                else x for x in (a, b)]
+    a, b = [x.args[0] if isinstance(x, sp.FiniteSet) and len(x) == 1 and "," not in t else x for x, t in ((a, gold), (b, pred))]
+    if isinstance(a, sp.Eq) != isinstance(b, sp.Eq) or isinstance(a, sp.FiniteSet) != isinstance(b, sp.FiniteSet):
+        return False                                       # a list of solutions is no tuple and no number
+    if not (isinstance(a, sp.Expr) and isinstance(b, sp.Expr)):
+        return verify(a, b, numeric_precision=100, allow_set_relation_comp=True, timeout_seconds=None)
+    for decimal, exact in ((number(gold), b), (number(pred), a)):
+        if decimal and decimal.digits and exact.is_number:
+            exact = exact.evalf(60)
+            return bool(exact.is_Float) and same_number(decimal, Number(Fraction(str(exact)), 0, 0))
+    difference = sp.expand(a.doit() - b.doit())
+    symbols = sorted(difference.free_symbols, key=str)
+    if difference.is_Rational:
+        return difference == 0
+    if symbols:
+        gap = difference.subs({x: sp.Rational(1009 + 97 * i, 701) for i, x in enumerate(symbols)}).evalf()
+        if gap.is_Float and abs(gap) > 1e-9:               # they differ, and simplify would take long to see it
+            return False
+        return verify(a, b, numeric_precision=100, timeout_seconds=None)
+    size = min(1, abs(a.evalf(15)), abs(b.evalf(15)))
+    return bool(abs(difference.evalf(15, maxn=1000)) < size * sp.Rational(1, 10 ** 80))
+
+def verify_math(response, answer):
+    """True if the last box of the response holds the answer."""
+    return score_batch([response], [{"task": "math", "answer": answer}])[0].status == "right"
+
+# --- code: programs run in a sandbox, the verdict is made outside of it ----------------------------------------------
+
+class Limits(NamedTuple):
+    seconds: float = 5.0              # wall clock of one run; all runs of a response together: four times as long
+    memory: int = 1 << 30             # bytes
+    output: int = 1 << 20             # bytes, of standard output and of every file
+    processes: int = 64               # and threads, of the sandbox's user
+
+def bind(option, path):
+    """bwrap's arguments that show a path, under parents that the sandbox's user may pass."""
+    parents = [str(parent) for parent in pathlib.Path(path).parents][-2::-1]
+    return [x for parent in parents for x in ("--perms", "0755", "--dir", parent)] + [option, path, path]
+
+@lru_cache(1)
+def sandbox():
+    """(name, command, user id) of the best sandbox that works here. In bubblewrap there are no network, no processes and
+    no files but its own and the interpreter's; otherwise rlimits alone. Root becomes a user of its own in either."""
+    user, options = 60000 + os.getpid() % 5000, []
+    bwrap = ["bwrap", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
+    for path in ("/usr", "/lib", "/lib64", "/bin", sys.base_prefix, sys.prefix):
+        bwrap += bind("--ro-bind-try", path)
+    if os.getuid() == 0:
+        drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+        options = [("bubblewrap", [*bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc"], drop, user)]
+    options += [("bubblewrap", [*bwrap, "--unshare-all", "--cap-drop", "ALL"], [], -1)]
+    options += [("rlimits only", [], drop, user)] if os.getuid() == 0 else []
+    for name, view, drop, user in [*options, ("rlimits only", [], [], -1)]:
+        trial = [*view, *drop, "prlimit", "--core=0", sys.executable, "-c", "import ctypes"]
+        if shutil.which(trial[0]) and not subprocess.run(trial, cwd="/", capture_output=True).returncode:
+            return name + " as root" * (os.getuid() == 0 and not drop), view, drop, user
+    raise RuntimeError("no sandbox for code works here: is prlimit (util-linux) installed?")
+
+@lru_cache(1)
+def log_sandbox():
+    print(f"reward.py: programs run in the sandbox {sandbox()[0]!r}", file=sys.stderr)
+
+def launch(arguments, folder, limits, **pipes):
+    """Start Python with arguments in the sandbox; the folder is all that it may write to."""
+    _, view, drop, user = sandbox()
+    os.chown(folder, user, user)
+    view = [*view, *bind("--bind", folder), "--chdir", folder] if view else []
+    caps = {"cpu": int(limits.seconds) + 1, "as": limits.memory, "fsize": limits.output, "nproc": limits.processes, "core": 0}
+    return subprocess.Popen([*view, *drop, "prlimit", *(f"--{name}={cap}" for name, cap in caps.items()), sys.executable,
+                             "-I", "-B", *arguments], env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, cwd=folder,
+                            start_new_session=True, stderr=subprocess.DEVNULL, **pipes)
+
+def run(arguments, folder, limits, stdin, **pipes):
+    """(exit code, None if time ran out; standard output). Afterwards no program of the sandbox is left."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as written:
+        given.write(stdin.encode())
+        given.seek(0)
+        try:
+            code = launch(arguments, folder, limits, stdin=given, stdout=written, **pipes).wait(limits.seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        while children := open(f"/proc/self/task/{os.getpid()}/children").read().split():  # the worker adopts orphans
+            for pid in map(int, children):
+                (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGKILL)
+            os.waitpid(-1, 0)
+        written.seek(0)
+        return code, written.read(limits.output).decode(errors="replace")
+
+def send(pipe, value, key):
+    """Pickle a value; an object for which key(x) is not None crosses as that key."""
+    pickler = pickle.Pickler(pipe, 5)
+    pickler.persistent_id = key
+    pickler.dump(value)
+    pipe.flush()
+
+class Receiver(pickle.Unpickler):
+    """Reads plain values and keys. No name is looked up, so what a candidate sends cannot act."""
+    def __init__(self, pipe, load):
+        super().__init__(pipe)
+        self.persistent_load = load
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError("only plain values cross")
+
+def serve_candidate():
+    """In the sandbox: call what the tests ask for in solution.py. Objects stay here, only their keys leave."""
+    requests, replies, objects = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"), {}
+    for fd in (0, 1):
+        os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+    sys.path.insert(0, os.getcwd())
+    plain = (bool, int, float, str, bytes, list, tuple, set, frozenset, dict, type(None))
+    def key(x):
+        if type(x) not in plain:
+            objects[id(x)] = x
+            return id(x)
+    while requests.peek(1):
+        owner, name, args, kwargs = Receiver(requests, objects.get).load()
+        try:
+            import solution
+            owner = solution if owner is None else owner
+            if owner is solution and not hasattr(owner, name) and hasattr(owner, "Solution"):
+                owner = owner.Solution()
+            value = getattr(owner, name) if args is None else getattr(owner, name)(*args, **kwargs)
+            reply = None, next((kind(value) for kind in plain[:-1] if isinstance(value, kind)), value)     # Counter: dict
+        except Exception as error:
+            reply = type(error).__name__, str(error)
+        send(replies, (*reply, args), key)
+
+def run_tests(requests, replies):
+    """In another sandbox: run tests against a proxy of solution.py and print the nonce if all of them passed."""
+    requests, replies = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
+    ctypes.CDLL(None).prctl(4, 0)                          # PR_SET_DUMPABLE 0: nobody may read or trace this process
+    nonce, tests = json.load(sys.stdin)
+    def ask(owner, name, args=None, kwargs={}):
+        send(requests, (owner, name, args, kwargs), lambda x: x.__dict__["key"] if type(x) is Remote else None)
+        error, value, after = Receiver(replies, Remote).load()
+        for old, new in zip(args or (), after or ()):
+            if type(old) is type(new) is list:
+                old[:] = new                               # it was changed in place
+        if error is not None:
+            known = vars(builtins).get(error)
+            raise (known if isinstance(known, type) and issubclass(known, Exception) else RuntimeError)(value)
+        return value
+    class Remote:                                          # equals no plain value: the candidate would decide that
+        def __init__(self, key):
+            self.__dict__["key"] = key
+        def __getattr__(self, name):
+            return ask(self, name)
+        def __eq__(self, other):
+            return type(other) is Remote and ask(self, "__eq__", (other,)) is True
+    for name in "call len getitem setitem delitem setattr iter next str repr enter exit instancecheck".split():
+        setattr(Remote, f"__{name}__", lambda self, *args, _name=f"__{name}__", **kwargs: ask(self, _name, args, kwargs))
+    if isinstance(tests, dict):
+        for args, expected in zip(tests["inputs"], tests["outputs"], strict=True):
+            if isinstance(args, str):                      # one JSON value a line
+                args, expected = [json.loads(line) for line in args.splitlines()], json.loads(expected)
+            value = ask(None, tests["fn_name"], args)
+            assert same_value(expected, value) or same_value(expected, [value])                # both are in use
+    else:
+        import pytest
+        solution = sys.modules["solution"] = type(sys)("solution")
+        solution.__getattr__ = lambda name: ask(None, name)
+        with open("test_solution.py", "w") as file:
+            file.write(tests)
+        assert pytest.main(["-qp", "no:cacheprovider", "--import-mode=importlib", "test_solution.py"]) == 0
+    print(nonce)
+
+def same_value(a, b):
+    """Equal in type and value; a list may be a tuple, keys of a dict may be strings (JSON), floats agree to 1e-6."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return same_value(*[sorted((str(k), v) for k, v in x.items()) for x in (a, b)])
+    if {type(a), type(b)} in ({int, float}, {float}):
+        return abs(a - b) <= 1e-6 * max(1, abs(a))
+    return type(a) is type(b) and a == b
+
+def same_output(a, b):
+    """Same words; words with a decimal point may differ as floats do."""
+    def value(word, other):
+        return float(word) if re.fullmatch(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", word) and "." in word + other else word
+    a, b = a.split(), b.split()
+    return len(a) == len(b) and all(x == y or same_value(value(x, y), value(y, x)) for x, y in zip(a, b))
+
+def read_tests(tests):
+    """Tests as a dict of inputs, outputs and perhaps fn_name (or its JSON), or as text for pytest; None if there are none."""
+    if isinstance(tests, str) and tests.lstrip().startswith("{"):
+        tests = json.loads(tests)
+    return (tests if tests["inputs"] else None) if isinstance(tests, dict) else tests or None
+
+def check_code(code, tests, limits):
+    """Status of a program under tests, see read_tests. For workers only: it ends all child processes."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as tests_folder:
+        shutil.copy(__file__, os.path.join(folder, "reward.py"))
+        shutil.copy(__file__, os.path.join(tests_folder, "reward.py"))
+        with open(os.path.join(folder, "solution.py"), "w", encoding="utf-8", errors="replace") as file:
+            file.write(code)
+        if isinstance(tests, dict) and not tests.get("fn_name"):
+            end = time.monotonic() + 4 * limits.seconds
+            for pair in zip(tests["inputs"], tests["outputs"], strict=True):
+                given, expected = [x if isinstance(x, str) else "\n".join(map(str, x)) for x in pair]     # or a list of lines
+                status, output = run(["solution.py"], folder, limits, given)
+                if status is None or time.monotonic() > end:
+                    return "timeout"
+                if status != 0 or not same_output(expected, output):
+                    return "wrong"
+            return "right"
+        (asked, ask), (answers, answer), nonce = os.pipe(), os.pipe(), secrets.token_hex()
+        launch(["reward.py", "candidate"], folder, limits, stdin=asked, stdout=answer)
+        os.close(asked), os.close(answer)
+        status, output = run(["reward.py", "tests", str(ask), str(answers)], tests_folder, limits,
+                             json.dumps([nonce, tests]), pass_fds=(ask, answers))
+        os.close(ask), os.close(answers)
+        return "timeout" if status is None else "right" if status == 0 and output.split()[-1] == nonce else "wrong"
+
+def verify_code(response, tests, limits=Limits()):
+    """True if the last closed code fence of the response passes the tests."""
+    return score_batch([response], [{"task": "code", "tests": tests, "limits": limits}])[0].status == "right"
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+_free, _started, _lock = SimpleQueue(), [], threading.Lock()
+
+class Worker:
+    """A fresh interpreter in its own session that judges one item at a time and may be killed at any moment."""
+    def __init__(self):
+        env = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")}
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "worker", str(os.getpid())],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                                        env=env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+    def judge(self, item, timeout):
+        """Status of one item. The worker's own clock ends it, whatever it is doing; a new worker takes its place."""
+        if self.process.poll() is not None:
+            self.__init__()                                # it died while idle: not this item's fault
+        try:
+            self.process.stdin.write(json.dumps({**item, "timeout": timeout}).encode() + b"\n")
+            self.process.stdin.flush()
+            if select.select([self.process.stdout], [], [], 20 * timeout + 60)[0]:
+                return json.loads(self.process.stdout.readline())
+        except (OSError, ValueError):                      # it is dead
+            pass
+        os.killpg(self.process.pid, signal.SIGKILL)
+        died_of = -self.process.wait()
+        self.__init__()
+        return "timeout" if died_of in (signal.SIGALRM, signal.SIGKILL) else "error"
+
+def start_workers(workers):
+    """Start the pool, or enlarge it; call it before CUDA starts. RuntimeError if a worker misjudges."""
+    with _lock:
+        while len(_started) < workers:
+            worker = Worker()
+            verdicts = [worker.judge({"answer": "0.5", "response": r}, 60) for r in ("\\frac{1}{\\sqrt{4}}", "1/3")]
+            if verdicts != ["right", "wrong"]:
+                raise RuntimeError(f"a reward worker judges 1/sqrt(4) = 1/2 and 1/3 = 1/2 as {verdicts}; is math-verify installed?")
+            _started.append(worker)
+            _free.put(worker)
+
+def first_look(response, problem):
+    """(answer, status or None if a worker has to judge it)"""
+    task = problem.get("task", "math")
+    if task == "countdown":
+        answer = extract_expression(response)
+        return answer, "right" if verify_countdown(response, problem) else "wrong" if answer else "no_answer"
+    answer = extract_code(response) if task == "code" else extract_boxed(response)
+    if not answer or not answer.strip():
+        return None, "no_answer"
+    if task == "code" or len(answer) <= MAX_ANSWER:
+        gold, given = (number(str(problem["answer"])), number(answer)) if task == "math" else (None, None)
+        return answer, None if not gold or not given else "right" if same_number(gold, given) else "wrong"
+    return answer, "wrong"
+
+def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
+    """A Score for each response, in order. A judgement that hangs (timeout seconds), dies or fails costs its own response
+    the reward and nothing else. A truncated response is "truncated" unless it is right."""
+    looks = [first_look(*pair) for pair in zip(responses, problems, strict=True)]
+    todo = {}                                              # equal questions, common in a group, are judged once
+    for i, (answer, status) in enumerate(looks):
+        if status is None:
+            todo.setdefault((answer, json.dumps(problems[i], default=str)), []).append(i)
+    def judge(key):
+        worker = _free.get()
+        try:
+            return worker.judge({**json.loads(key[1]), "response": key[0]}, timeout)
+        finally:
+            _free.put(worker)
+    if todo:
+        start_workers(workers)
+        if any(p.get("task") == "code" for p in problems):
+            log_sandbox()
+        with ThreadPoolExecutor(workers) as threads:
+            for (key, places), status in zip(todo.items(), threads.map(judge, todo)):
+                for i in places:
+                    looks[i] = key[0], status
+    cut = truncated or [False] * len(looks)
+    return [Score(float(status == "right"), "truncated" if c and status != "right" else status, answer)
+            for (answer, status), c in zip(looks, cut, strict=True)]
+
+def work(parent):
+    """A worker: reads items, one JSON a line, and answers with their statuses until its parent is gone."""
+    def follow_parent():
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.killpg(0, signal.SIGKILL)
+    threading.Thread(target=follow_parent, daemon=True).start()
+    prctl = ctypes.CDLL(None).prctl
+    prctl(4, 0), prctl(36, 1)                              # not dumpable; adopts orphans (PR_SET_CHILD_SUBREAPER)
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    reply = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)           # only statuses go into the pipe
+    logging.disable()
+    for answer in "\\sqrt{4}", "x(x+1)", "(1,\\frac{1}{2})", "0\\le x<\\pi":
+        same_answer("[0,\\infty)", answer)                 # imports and caches are filled before the first clock starts
+    for line in sys.stdin:
+        item = json.loads(line)
+        code = item.get("task") == "code"
+        limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
+        signal.setitimer(signal.ITIMER_REAL, 6 * limits.seconds if code else item["timeout"])  # SIGALRM ends the process
+        try:
+            if code:
+                tests = read_tests(item["tests"])
+                status = check_code(item["response"], tests, limits) if tests else "error"
+            else:
+                status = "right" if same_answer(str(item["answer"]), item["response"]) else "wrong"
+        except Exception:
+            status = "error"
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(json.dumps(status), file=reply, flush=True)
+
+def overlong_penalty(length, max_length, buffer):
+    """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, down to -1 at max_length.
+
+    >>> overlong_penalty(7, 10, 4)
+    -0.25
+    """
+    return -max(0, length - (max_length - buffer)) / buffer if buffer else 0.0
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+FIELDS = {"math": ["problem", "answer"], "countdown": ["problem", "numbers", "target"], "code": ["problem", "tests"]}
+
+NAMES = {"problem": ("problem", "question", "prompt"), "answer": ("answer", "solution", "final_answer")}  # on the hub
+
+def load_problems(path):
+    """Rows {**FIELDS[task], "task", "source"} of a jsonl file, or of a dataset on the hub given as "id", "id:split" or
+    "id:config:split". ValueError for a row without one of the fields; a row whose answer cannot be read, or that has no
+    tests, is dropped and named in a warning."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            rows = [line for line in file if line.strip()]
+    elif path.endswith((".jsonl", ".json")) or path[:1] in "./":
+        raise ValueError(f"{path}: no such file")
+    else:
+        import datasets
+        name, *config, split = path.split(":") if ":" in path else (path, "train")
+        try:
+            rows = datasets.load_dataset(name, *config, split=split)
+        except Exception as error:                             # each release raises others when the hub is out of reach
+            raise ValueError(f"{path}: no such file, and no dataset of that name could be loaded ({type(error).__name__})") from None
+        rows = [{**row, **{field: next((row[n] for n in names if row.get(n) is not None), None)
+                           for field, names in NAMES.items()}} for row in rows]
+    problems, dropped = [], []
+    for i, row in enumerate(rows, 1):
+        try:
+            row = json.loads(row) if isinstance(row, str) else row
+            task = row.setdefault("task", "math")
+            missing = [f"field {f!r} is missing; a {task} row has {FIELDS[task]}" for f in FIELDS[task] if row.get(f) is None]
+        except (ValueError, KeyError, AttributeError):
+            missing = [f"{str(row)[:80]!r} is no JSON object whose task is one of {list(FIELDS)}"]
+        if missing:
+            raise ValueError(f"{path}, row {i}: {missing[0]}")
+        if task == "math":
+            row["answer"] = str(row["answer"])
+        usable = readable(row["answer"]) if task == "math" else task == "countdown" or read_tests(row["tests"])
+        row.setdefault("source", os.path.basename(path).removesuffix(".jsonl"))
+        (problems if usable else dropped).append(row if usable else i)
+    if not problems:
+        raise ValueError(f"{path}: no row that can be used ({len(dropped)} without a readable answer or tests)")
+    if dropped:
+        print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}", file=sys.stderr)
+    return problems
+
+if __name__ == "__main__" and len(sys.argv) > 1:
+    roles = {"worker": work, "candidate": serve_candidate, "tests": run_tests}
+    roles[sys.argv[1]](*map(int, sys.argv[2:]))

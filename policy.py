@@ -29,6 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Generat
 import reward
 from loss import ADVANTAGES, logprobs_and_entropy
 
+
 def derive_seed(*key: int) -> int:
     """Another seed for every (seed, step, round, rank): streams never overlap, and a run repeats."""
     return int(np.random.SeedSequence(key).generate_state(1)[0])

@@ -37,9 +37,9 @@ from transformers import AutoTokenizer
 import reward
 from eval import evaluate
 from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
-from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive_seed, generate, hf_weights, load_policy,
-                    micro_batches, no_grad_pass, over_all_ranks, rewards_of, save_hf, score, set_advantages,
-                    start_distributed)
+from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive_seed, generate, hf_weights,
+                    load_policy, micro_batches, no_grad_pass, over_all_ranks, rewards_of, save_hf, score,
+                    set_advantages, start_distributed)
 
 # =========================================================================================================
 # Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)
@@ -56,10 +56,10 @@ class Config:
     train_data: str = "tiny/train.jsonl"  # jsonl or hub id                            paper: DAPO-Math-17k
     val_data: str = "tiny/val.jsonl"     # several: comma-separated
     max_prompt_tokens: int = 32          # longer prompts are left out, and counted    paper: 2048
-    max_response_tokens: int = 64        #                                             paper: 8192
+    max_response_tokens: int = 56        #                                             paper: 8192
     # generate
     prompts_per_step: int = 32           #                                             paper: 256
-    group_size: int = 8                  # responses a prompt                          paper: 8
+    group_size: int = 16                 # responses a prompt                          paper: 8
     max_gen_rounds: int = 4              # of dynamic sampling                         paper: 3
     temperature: float = 1.0             # of sampling, log-probs and entropy alike    paper: 1
     sampler: str = "auto"                # vllm, hf; auto: vllm on CUDA, hf on a CPU   paper: vllm
@@ -74,10 +74,10 @@ class Config:
     loss: str = "grpo"                   # pg grpo clip_higher clip_cov kl_cov entropy_bonus ref_kl top_entropy
     clip_ratio_low: float | None = None  #                                             paper: 0.2; clip_cov 1
     clip_ratio_high: float | None = None  #                           paper: 0.2; clip_higher 0.28; clip_cov 1
-    clip_cov_ratio: float = 0.01         # fraction of tokens                          paper: 2e-4
+    clip_cov_ratio: float = 0.005        # fraction of tokens                          paper: 2e-4
     clip_cov_lb: float = 1.0             #                                             paper: 1
     clip_cov_ub: float = 5.0             #                                             paper: 5
-    kl_cov_ratio: float = 0.02           # fraction of tokens                          paper: 2e-3; 2e-4
+    kl_cov_ratio: float = 0.05           # fraction of tokens                          paper: 2e-3; 2e-4
     ppo_kl_coef: float = 1.0             #                                             paper: 1
     entropy_coeff: float = 0.01          #                                             paper: 1e-4 to 1e-2 (Fig. 9)
     kl_loss_coef: float = 0.01           #                                             paper: 1e-3 to 1e-1 (Fig. 10)
@@ -89,15 +89,15 @@ class Config:
     # update
     mini_batch_prompts: int = 4          # prompts an optimizer step                   paper: 32
     micro_batch_tokens: int = 16384      # padded tokens a forward pass                paper: 20480 to 30720
-    lr: float = 4e-4                     #                                             paper: 5e-7; 1e-6
-    warmup_steps: int = 10               # linear, then constant
+    lr: float = 1.5e-4                   #                                             paper: 5e-7; 1e-6
+    warmup_steps: int = 5                # linear, then constant
     weight_decay: float = 0.0            #                                             paper: 0
     max_grad_norm: float = 1.0           #                                             paper: 1
     grad_checkpointing: bool = False     # recompute decoder layers in backward
-    max_steps: int = 100                 # rollouts                                    paper: about 300
+    max_steps: int = 150                 # rollouts                                    paper: about 300
     # evaluate, log, save
-    eval_every: int = 5                  # steps; 0: never                             paper: 4
-    val_samples: int = 4                 # responses a problem
+    eval_every: int = 10                 # steps; 0: never                             paper: 4
+    val_samples: int = 2                 # responses a problem
     val_temperature: float = 1.0         #                                             paper: 0 or 0.6
     samples_every: int = 10              # steps between files of samples
     save_every: int = 0                  # steps between HF exports; 0: only at the end
@@ -107,8 +107,8 @@ class Config:
 PRESETS = {
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
                val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
-               prompts_per_step=256, mini_batch_prompts=32, max_gen_rounds=3, tensor_parallel=2, score_workers=8,
-               lr=5e-7, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4, kl_cov_ratio=2e-3,
+               prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=3, tensor_parallel=2,
+               score_workers=8, lr=5e-7, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4, kl_cov_ratio=2e-3,
                micro_batch_tokens=20480, grad_checkpointing=True, eval_every=4, val_samples=1, val_temperature=0.0),
 }
 PRESETS["32b"] = dict(PRESETS["7b"], model="Qwen/Qwen2.5-32B", lr=1e-6, kl_cov_ratio=2e-4, tensor_parallel=4)

@@ -19,7 +19,8 @@ from policy import Policy
 
 TINY = str(ROOT / "tiny/base")
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-SMALL = ["--prompts_per_step", "8", "--mini_batch_prompts", "2", "--max_steps", "2", "--eval_every", "2", "--val_samples", "1"]
+SMALL = ["--prompts_per_step", "8", "--mini_batch_prompts", "2", "--group_size", "8", "--max_steps", "2",
+         "--eval_every", "2", "--val_samples", "1"]
 
 
 def torchrun(n: int, *command) -> str:
@@ -173,6 +174,25 @@ def test_chunked_head_gives_the_same_values_and_gradients(padded_vocabulary, mon
         results.append([logprobs.detach(), entropy.detach(), *(p.grad.clone() for p in model.parameters())])
     for whole, chunked in zip(*results):
         assert torch.allclose(whole, chunked, atol=1e-5)
+
+
+# --- sync -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", (1, 2))
+@pytest.mark.parametrize("sampler", ("hf", "vllm"))
+def test_after_a_step_and_sync_the_sampler_is_the_trained_model(sampler, ranks):
+    if sampler == "vllm":
+        pytest.importorskip("vllm")
+    out = torchrun(ranks, ROOT / "tests/sync.py", TINY, sampler)
+    assert out.count("log-probs agree") == ranks
+
+
+def test_a_run_with_vllm_as_sampler(tmp_path):
+    pytest.importorskip("vllm")
+    metrics = run_training(tmp_path, "--sampler", "vllm", "--loss", "kl_cov")
+    assert [m["step"] for m in metrics] == [0, 1, 2]
+    assert metrics[2]["rollout/logprob_diff"] < 1e-4
 
 
 # --- whole runs -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Build the embedded default: python tiny/make.py
 
-Writes tiny/base/ (a Qwen2 character model in Hugging Face format), tiny/train.jsonl and tiny/val.jsonl, the same
-bytes on every run of one machine and software version. About @@ minutes on one CPU core.
+Writes tiny/base/ (a Qwen2 character model in Hugging Face format), tiny/train.jsonl and tiny/val.jsonl, the
+same bytes on every run of one machine and software version. About 12 minutes on one CPU core.
 
 The task is countdown in characters: five digits, the operators + and -, and a target. A response is a list of
 attempts, each an expression and its value, one a line; the last one counts.
@@ -11,16 +11,17 @@ attempts, each an expression and its value, one a line; the last one counts.
                 2+7+7-1-2=13\\n7-2+7+2+1=15       wrong, tried again, right
                 7+7-1-2+2=13                      wrong, gave up
 
-The base model learns in two phases. First the skills: to write right expressions, and to work out the true value of
-any expression. Then the habits, which are bad ones on purpose: most attempts are random guesses, and after a wrong one
-it often gives up. So the base policy is uncertain and often wrong, but the randomness lies in what to try and whether
-to try again, not in the arithmetic. Most problems have many right expressions, so that a policy can be right without
-being certain.
+The base model learns in two phases. First the skills: to write right expressions, and to work out the true
+value of any expression. Then the habits, which are bad ones on purpose: most attempts are random guesses, and
+after a wrong one it often gives up. So the base policy is uncertain and often wrong, but the randomness lies
+in what to try and whether to try again, hardly in the arithmetic. Every problem has at least MIN_SOLUTIONS
+right expressions (orders of the terms count), so that a policy can be right without being certain.
 """
 import itertools
 import json
 import math
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,8 @@ SKILLS = (0.5, 0.0, 3)
 HABITS = (0.35, 0.6, 4)
 
 # model and its training
-MODEL = dict(hidden_size=64, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=2, intermediate_size=192)
+MODEL = dict(hidden_size=64, intermediate_size=192, num_hidden_layers=4,
+             num_attention_heads=2, num_key_value_heads=2)  # head size 32: vLLM on a CPU refuses less
 BATCH = 256              # derivations
 STEPS_SKILLS, STEPS_HABITS = 1800, 400
 LR, WARMUP = 3e-3, 100
@@ -87,7 +89,7 @@ def prompt_of(numbers, target, rng):
 # ---------------------------------------------------------------- corpus
 
 def derivation(right, expressions, target, habits, rng):
-    """Returns [(text, is it a random guess?), ...]: attempts with their true values until one is right or it gives up."""
+    """Returns [(text, is it a random guess?), ...]: attempts until one is right or the writer gives up."""
     p_right, p_give_up, max_attempts = habits
     parts = []
     for attempt in range(max_attempts):
@@ -113,10 +115,10 @@ def make_batch(keys, problems, expressions, habits, learn_guesses, ids, rng):
         response = [ids[c] for text, _ in parts for c in text]
         learned = [learn_guesses or not guess for text, guess in parts for _ in text]
         tokens.append(torch.tensor(prompt + response + [ids[EOS]]))
-        labels.append(torch.tensor([-100] * len(prompt) + [t if l else -100 for t, l in zip(response, learned)]
-                                   + [ids[EOS]]))
-    pad = torch.nn.utils.rnn.pad_sequence
-    return (pad(tokens, batch_first=True, padding_value=ids[PAD]), pad(labels, batch_first=True, padding_value=-100))
+        response_labels = [t if l else -100 for t, l in zip(response, learned)]
+        labels.append(torch.tensor([-100] * len(prompt) + response_labels + [ids[EOS]]))
+    pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+    return pad(tokens, padding_value=ids[PAD]), pad(labels, padding_value=-100)
 
 
 def micro_batches(tokens, labels, pad, size=64):
@@ -130,8 +132,8 @@ def micro_batches(tokens, labels, pad, size=64):
 # ---------------------------------------------------------------- model
 
 def make_tokenizer():
-    """One token a character. AutoTokenizer builds a byte-level Qwen2Tokenizer for every qwen2 model, so the newline
-    goes by its byte-level name; without merges every byte is a token."""
+    """One token a character. AutoTokenizer builds a byte-level Qwen2Tokenizer for every qwen2 model, so the
+    newline goes by its byte-level name; without merges every byte is a token."""
     vocab = {c: i for i, c in enumerate([PAD, EOS, *CHARS.replace("\n", "\u010a")])}
     return Qwen2Tokenizer(vocab=vocab, merges=[], pad_token=PAD, eos_token=EOS, unk_token=PAD,
                           clean_up_tokenization_spaces=False, model_max_length=128)
@@ -142,15 +144,17 @@ def train(model, keys, problems, expressions, ids, rng):
     steps = STEPS_SKILLS + STEPS_HABITS
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = LR * min(1, (step + 1) / WARMUP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
-        skills = step < STEPS_SKILLS
-        tokens, labels = make_batch(keys, problems, expressions, SKILLS if skills else HABITS, not skills, ids, rng)
+            cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+            group["lr"] = LR * min(1, (step + 1) / WARMUP) * (0.02 + 0.98 * cosine)
+        habits = step >= STEPS_SKILLS
+        tokens, labels = make_batch(keys, problems, expressions, HABITS if habits else SKILLS,
+                                    habits, ids, rng)
         n_learned = (labels >= 0).sum()
         optimizer.zero_grad()
         total = 0.0
         for x, y in micro_batches(tokens, labels, ids[PAD]):
             logits = model(x).logits[:, :-1]
-            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y[:, 1:].reshape(-1), reduction="sum") / n_learned
+            loss = F.cross_entropy(logits.flatten(0, 1), y[:, 1:].flatten(), reduction="sum") / n_learned
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -166,7 +170,8 @@ def main():
     problems, expressions = all_problems()
     train_keys, val_keys = split(problems, rng)
     tokenizer = make_tokenizer()
-    ids = {PAD: tokenizer.pad_token_id, EOS: tokenizer.eos_token_id, **{c: tokenizer.encode(c)[0] for c in CHARS}}
+    ids = {PAD: tokenizer.pad_token_id, EOS: tokenizer.eos_token_id}
+    ids.update((c, tokenizer.encode(c)[0]) for c in CHARS)
     model = Qwen2ForCausalLM(Qwen2Config(
         vocab_size=len(tokenizer), tie_word_embeddings=True, max_position_embeddings=128, rope_theta=10000.0,
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **MODEL))

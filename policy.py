@@ -367,7 +367,7 @@ def generate(cfg, sampler, problems: list[dict], seed: int) -> list[tuple]:
 
 def score(cfg, sampler, rollouts: list[tuple]) -> list[list[Response]]:
     """Verify this rank's responses. -> the groups of all ranks, on every rank."""
-    if dist.get_rank() % cfg.tensor_parallel:
+    if dist.get_rank() % (dist.get_world_size() // sampler.dp_size):
         rollouts = []  # the ranks of one vLLM engine hold the same samples: the first of them counts
     flat = [(problem, prompt, sample) for problem, prompt, samples in rollouts for sample in samples]
     texts = [sampler.tokenizer.decode(sample.token_ids, skip_special_tokens=True) for _, _, sample in flat]

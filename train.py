@@ -96,7 +96,7 @@ class Config:
     grad_checkpointing: bool = False     # recompute decoder layers in backward
     max_steps: int = 150                 # rollouts                                    paper: about 300
     # evaluate, log, save
-    eval_every: int = 10                 # steps; 0: never                             paper: 4
+    eval_every: int = 10                 # steps; 0: only before and after             paper: 4
     val_samples: int = 2                 # responses a problem
     val_temperature: float = 1.0         #                                             paper: 0 or 0.6
     samples_every: int = 10              # steps between files of samples
@@ -376,7 +376,10 @@ def main():
         cfg = parse_args(sys.argv[1:])
         check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
         problems = reward.load_problems(cfg.train_data)
-        vals = {val[0]["source"]: val for val in map(reward.load_problems, cfg.val_data.split(","))}
+        val_sets = [reward.load_problems(path) for path in cfg.val_data.split(",")]
+        vals = {val[0]["source"]: val for val in val_sets}
+        if len(vals) < len(val_sets):
+            raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
         tokenizer = AutoTokenizer.from_pretrained(cfg.model)
         fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
         if not fit:
@@ -386,7 +389,8 @@ def main():
             print(f"train.py: error: {str(error).strip().splitlines()[0]}", file=sys.stderr)
         sys.exit(2)
 
-    reward.start_workers(cfg.score_workers)  # before CUDA
+    if any(p["task"] != "countdown" for p in itertools.chain(problems, *val_sets)):
+        reward.start_workers(cfg.score_workers)  # before CUDA
     device = start_distributed()
     torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
     policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing)
@@ -435,7 +439,8 @@ def main():
         # ==== 3. log-probs: of the policy that sampled, from the training model ===========================
         minis = []  # (micro-batches of this rank, N, {name: [N] tokens of all ranks})
         with timed(timing, "logprob"):
-            set_advantages(cfg.advantage, groups)
+            if groups:
+                set_advantages(cfg.advantage, groups)
             for i in range(0, len(groups), cfg.mini_batch_prompts):
                 responses = [r for group in groups[i:i + cfg.mini_batch_prompts] for r in group]
                 batches, N = micro_batches(responses, cfg.micro_batch_tokens, device)
@@ -457,6 +462,8 @@ def main():
                 if selects and cfg.cov_scope == "mini":
                     seed = derive_seed(cfg.seed, step, i)
                     selected = select_tokens(cfg, tokens["old_logprobs"], tokens, seed)
+                    if step == 1 and i == 0:
+                        log.say(f"{cfg.loss} selects {int(selected.sum())} of the first mini-batch's {N} tokens")
                     if i > 0 and cfg.cov_logprobs == "current" and cfg.loss != "top_entropy":
                         old_selected = selected
                         logprobs = [logprobs for logprobs, _ in no_grad_pass(policy, batches)]

@@ -354,14 +354,22 @@ def law(args):
 # plot
 # ---------------------------------------------------------------------------------------------------------
 
+OPTION_OF = {"clip_cov_ratio": "clip_cov", "clip_cov_lb": "clip_cov", "clip_cov_ub": "clip_cov", "kl_cov_ratio": "kl_cov",
+             "ppo_kl_coef": "kl_cov", "entropy_coeff": "entropy_bonus", "kl_loss_coef": "ref_kl",
+             "top_entropy_ratio": "top_entropy", "keep": "top_entropy"}
+
+
 def group_runs(runs) -> dict[str, list[Run]]:
     """Runs that differ only in the seed belong together; a label says in what the groups differ."""
-    fields = dict.fromkeys(key for run in runs for key in run.config)
-    differing = [key for key in fields if key not in ("name", "seed", "overwrite", "wandb")
-                 and len({str(run.config.get(key)) for run in runs}) > 1] or ["loss"]
+    # an option of another loss was not used: it neither separates two runs nor stands in a label
+    used = [{key: value for key, value in run.config.items()
+             if OPTION_OF.get(key, run.config.get("loss")) == run.config.get("loss")} for run in runs]
+    differing = [key for key in dict.fromkeys(key for config in used for key in config)
+                 if key not in ("name", "seed", "overwrite", "wandb")
+                 and len({str(config[key]) for config in used if key in config}) > 1] or ["loss"]
     groups = collections.defaultdict(list)
-    for run in runs:
-        label = ", ".join(f"{key} {run.config.get(key)}" for key in differing)
+    for run, config in zip(runs, used):
+        label = ", ".join(f"{key} {config[key]}" for key in differing if key in config)
         groups[label.replace("loss ", "")].append(run)
     return groups
 
@@ -442,7 +450,10 @@ def plot(args):
     figure.legend(*entropy_ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     shown = ("model", "prompts_per_step", "group_size", "mini_batch_prompts", "lr", "kl_cov_ratio",
              "clip_cov_ratio")
-    settings = ", ".join(f"{key} {runs[0].config[key]}" for key in shown if key in runs[0].config)
+    users = {key: [run for run in runs if key in run.config and
+                   OPTION_OF.get(key, run.config.get("loss")) == run.config.get("loss")] for key in shown}
+    settings = ", ".join(f"{key} {value}" for key in shown
+                         for value in dict.fromkeys(str(run.config[key]) for run in users[key]))
     caption = (f"Runs: {', '.join(run.name for run in runs)}. Settings: {settings}. Lines: mean over seeds; "
                f"bands: lowest to highest seed. Last panel: moving mean over {window} steps.")
     figure.supxlabel(textwrap.fill(caption, 150), fontsize=9)

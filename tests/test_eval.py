@@ -320,7 +320,12 @@ def test_plot(monkeypatch, tmp_path):
             write_run(tmp_path / "k1", loss="kl_cov", kl_cov_ratio=0.02)]
     groups = E.group_runs([E.read_run(run) for run in runs])
     assert {label: [run.name for run in group] for label, group in groups.items()} == {
-        "grpo, kl_cov_ratio None": ["g1", "g2"], "kl_cov, kl_cov_ratio 0.02": ["k1"]}
+        "grpo": ["g1", "g2"], "kl_cov": ["k1"]}
+    more = [write_run(tmp_path / "g3", seed=3, kl_cov_ratio=0.5),    # grpo does not use it: the same settings
+            write_run(tmp_path / "k2", loss="kl_cov", kl_cov_ratio=0.05)]
+    groups = E.group_runs([E.read_run(run) for run in (*runs, *more)])
+    assert {label: [run.name for run in group] for label, group in groups.items()} == {
+        "grpo": ["g1", "g2", "g3"], "kl_cov, kl_cov_ratio 0.02": ["k1"], "kl_cov, kl_cov_ratio 0.05": ["k2"]}
     out = tmp_path / "results/picture.png"
     run_command(monkeypatch, "plot", *runs, "--out", out, "--svg")
     assert out.read_bytes()[:4] == b"\x89PNG" and "<svg" in out.with_suffix(".svg").read_text()

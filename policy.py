@@ -92,6 +92,7 @@ def load_policy(path: str, tokenizer, device: torch.device, *, temperature: floa
     model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
     if grad_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.train()  # transformers recomputes in training mode only; these models have no dropout
     policy = Policy(model, len(tokenizer), temperature)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     compute_dtype = torch.bfloat16 if device.type == "cuda" else None

@@ -19,6 +19,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
@@ -122,6 +123,12 @@ MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_
                "samples_every", "save_every")
 
 
+def parse_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
 def parse_args(argv: list[str]) -> Config:
     """Every field is an option; a preset's values give way to the command line's. Errors: one line, exit code 2."""
     parser = argparse.ArgumentParser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
@@ -129,7 +136,7 @@ def parse_args(argv: list[str]) -> Config:
     parser.add_argument("--preset", choices=PRESETS)
     for field in dataclasses.fields(Config):
         kind = (typing.get_args(field.type) or (field.type,))[0]
-        boolean = dict(type={"true": True, "false": False}.__getitem__, nargs="?", const=True, metavar="true|false")
+        boolean = dict(type=parse_bool, nargs="?", const=True, metavar="true|false")
         parser.add_argument(f"--{field.name}", default=argparse.SUPPRESS, help=f"default {field.default}",
                             **boolean if kind is bool else dict(type=kind, metavar=kind.__name__))
     args, unknown = parser.parse_known_args(argv)
@@ -163,6 +170,8 @@ def check(cfg: Config, world_size: int):
             f"--prompts_per_step {cfg.prompts_per_step} is too few for {world_size} processes; each needs a prompt")
     require(cfg.mini_batch_prompts * cfg.group_size >= world_size,
             f"--mini_batch_prompts {cfg.mini_batch_prompts} has too few responses for {world_size} processes")
+    require(cfg.val_temperature > 0 or cfg.val_samples == 1, "--val_temperature 0 is greedy: set --val_samples 1")
+    require(max(cfg.clip_cov_ratio, cfg.kl_cov_ratio) < 1, "a Cov ratio is a fraction below 1: 0.2 % is 0.002")
     require(cfg.top_entropy_ratio < 1, f"--top_entropy_ratio {cfg.top_entropy_ratio}: a fraction, 20 % is 0.2")
     embedded = cfg.model == Config.model
     for field in ("clip_cov_ratio", "kl_cov_ratio"):
@@ -181,18 +190,13 @@ def check(cfg: Config, world_size: int):
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
     for module, wanted in (("vllm", cfg.sampler == "vllm"), ("wandb", cfg.wandb)):
         require(not wanted or importlib.util.find_spec(module), f"{module} is not installed: pip install {module}")
+    require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
     run = run_folder(cfg)
     require(cfg.overwrite or not run.exists(), f"{run} exists; give another --name, or --overwrite to replace it")
 
 
 def run_folder(cfg: Config) -> Path:
     return Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
-
-
-def loss_options(cfg: Config) -> dict:
-    """The keyword options of the chosen loss that Config holds: `kl_cov` -> kl_cov_ratio, ppo_kl_coef."""
-    names = inspect.signature(LOSSES[cfg.loss]).parameters
-    return {k: v for k, v in dataclasses.asdict(cfg).items() if k in names and v is not None}
 
 
 # =========================================================================================================

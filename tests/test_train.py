@@ -278,6 +278,10 @@ BAD_OPTIONS = {
     "percent for a fraction": (["--model", "tiny", "--kl_cov_ratio", "0.2"], "0.002"),
     "random without a cov method": (["--selection", "random"], "--selection"),
     "clip of a loss without one": (["--loss", "kl_cov", "--clip_ratio_low", "0.2"], "--clip_ratio_low"),
+    "run name leaves runs/": (["--name", "..", "--overwrite"], "--name"),
+    "not a boolean": (["--overwrite", "yes"], "overwrite"),
+    "greedy, several samples": (["--val_temperature", "0"], "--val_samples"),
+    "ratio above one": (["--loss", "kl_cov", "--kl_cov_ratio", "2"], "fraction"),
     "no such data": (["--train_data", "/no/such.jsonl"], "/no/such.jsonl"),
     "vllm missing": (["--sampler", "vllm"], "vllm"),
 }

@@ -128,6 +128,8 @@ def save_hf(policy: Policy, tokenizer, folder: Path, dtype: torch.dtype):
         tmp = folder.with_suffix(".tmp")
         shutil.rmtree(tmp, ignore_errors=True)
         policy.model.save_pretrained(tmp, state_dict=state)
+        policy.model.config.dtype = dtype  # save_pretrained wrote the master weights'
+        policy.model.config.save_pretrained(tmp)
         tokenizer.save_pretrained(tmp)
         shutil.rmtree(folder, ignore_errors=True)
         tmp.rename(folder)

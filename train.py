@@ -93,7 +93,7 @@ class Config:
     tis_cap: float | None = None         # cap of the sampler's importance weights; None: weight 1
     # update
     mini_batch_prompts: int = 4          # prompts an optimizer step                   paper: 32
-    micro_batch_tokens: int = 16384      # padded tokens a forward pass                paper: 20480 to 30720
+    micro_batch_tokens: int = 1536       # padded tokens a forward pass                paper: 20480 to 30720
     lr: float = 1.5e-4                   #                                             paper: 5e-7; 1e-6
     warmup_steps: int = 5                # linear, then constant
     weight_decay: float = 0.0            #                                             paper: 0

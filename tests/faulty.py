@@ -26,7 +26,7 @@ import reward
 import train
 
 SMALL = ["--prompts_per_step", "4", "--group_size", "4", "--mini_batch_prompts", "2", "--val_data", "val.jsonl",
-         "--val_samples", "1", "--eval_every", "3", "--checkpoint_every", "1", "--warmup_steps", "0"]
+         "--val_samples", "1", "--eval_every", "3", "--probe_states", "64", "--checkpoint_every", "1", "--warmup_steps", "0"]
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["faulty"])
 

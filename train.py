@@ -254,6 +254,8 @@ def load_tokenizer(cfg: Config):
         config = AutoConfig.from_pretrained(cfg.model, **options).get_text_config()
     except Exception as error:  # each kind of missing or broken file raises its own
         raise ValueError(f"--model {cfg.model}: {error}") from None
+    if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
+        raise ValueError(f"--model {cfg.model}: its tokenizer is empty; is tokenizer.json there?")
     tokens = cfg.max_prompt_tokens + cfg.max_response_tokens
     limit = getattr(config, "max_position_embeddings", None) or tokens
     if tokens > limit:

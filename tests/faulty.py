@@ -122,7 +122,7 @@ def kill_in(rank: int, phase: str, victim: int, after: int):
         if rank == victim and len(steps) >= after:
             if phase == "log":  # half a line is out
                 with open(args[0].folder / args[1], "a") as f:
-                    f.write(args[2][:len(args[2]) // 2])
+                    f.write(json.dumps(args[2][0])[:100])
             if phase == "save, tensors":  # while the writing thread is at it
                 function(*args, **kwargs)
             if phase == "save, manifest":  # the tensors are there, the rest is not

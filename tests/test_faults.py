@@ -229,23 +229,26 @@ def test_three_nan_losses_in_a_row_stop_the_run_and_keep_the_batch(tmp_path):
     folder = prepare(tmp_path / "nans")
     options = ["--name", "run", *SMALL, *STEPS]
     assert run(folder, options, fault=("nan_loss", (1, 3, 4, 5))) == [1]
-    rows, last = metrics(folder / "runs/run"), output(folder).strip().splitlines()[-1]
-    assert "three updates in a row" in last and last.endswith("runs/run/bad_batch_step_000003.pt")
+    rows = metrics(folder / "runs/run")
+    assert "three updates in a row" in output(folder) and "see runs/run/bad_batch_step_000003.pt" in output(folder)
     assert [row.get("actor/skipped") for row in rows] == [None, 1, 1], "update 1 alone, then 3, 4, 5"
     batch = torch.load(folder / "runs/run/bad_batch_step_000003.pt", weights_only=True)
-    assert len(batch["tokens"]) == len(batch["reward"]) == 8 and sum(map(len, batch["tokens"])) == len(batch["old_logprobs"])
+    assert len(batch["responses"]) == 8
+    assert sum(len(response["tokens"]) for response in batch["responses"]) == len(batch["old_logprobs"])
     assert sorted(p.name for p in (folder / "runs/run/checkpoints").iterdir()) == ["step_000001", "step_000002"]
 
 
-def test_long_prompts_empty_responses_and_batches_without_contrast(tmp_path):
-    """All right, all wrong, then half of the responses empty; one prompt in the data is over the limit."""
+def test_long_prompts_repeated_problems_empty_responses_and_batches_without_contrast(tmp_path):
+    """All right, all wrong, then half of the responses empty. One prompt is over the limit, one problem there thrice."""
     folder = prepare(tmp_path / "strange")
     rows = [json.loads(line) for line in open(ROOT / "tiny/train.jsonl").readlines()[:200]]
+    rows[7] = rows[8] = rows[9]
     rows[3]["problem"] = ",".join(["1"] * 40) + ":9\n"
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--name", "run", *SMALL, "--max_steps", "3", "--train_data", "train.jsonl", "--samples_every", "3"]
     assert run(folder, options, fault=("strange_batches",)) == [0], output(folder)
     assert "1 prompts longer than --max_prompt_tokens are left out" in output(folder)
+    assert "2 of 200 problems repeat another one" in output(folder)
     _, right, wrong, empty = metrics(folder / "runs/run")
     assert right["reward/acc"] == 1 and wrong["reward/acc"] == 0
     for row in (right, wrong):

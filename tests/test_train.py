@@ -381,6 +381,8 @@ def test_a_run_folder_is_never_overwritten_unasked(tmp_path, monkeypatch):
 @pytest.mark.parametrize("preset", train.PRESETS)
 def test_presets_hold_the_paper_s_values(preset, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # on a CPU, --tensor_parallel is refused
+    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: True)
     cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"])
     train.check(cfg, world_size=8)
     assert (cfg.prompts_per_step, cfg.group_size, cfg.mini_batch_prompts) == (256, 8, 32)

@@ -89,7 +89,7 @@ class Config:
     ppo_kl_coef: float = 1.0             #                                             paper: 1
     entropy_coeff: float = 0.01          #                                             paper: 1e-4 to 1e-2 (Fig. 9)
     entropy_target: str | None = None    # entropy_bonus: nats, or a metrics.jsonl whose entropy it shall follow
-    entropy_gain: float = 0.01           # added to entropy_coeff for each nat below the target, every step
+    entropy_gain: float = 0.03           # added to entropy_coeff for each nat below the target, every step
     kl_loss_coef: float = 0.01           #                                             paper: 1e-3 to 1e-1 (Fig. 10)
     top_entropy_ratio: float = 0.2       #                                             Wang et al.: 0.2
     keep: str = "top"                    # top_entropy: top, or bottom as a control

@@ -82,6 +82,17 @@ def main(model: str, out: str):
                     total = stats["pg_loss"].clone()
                     dist.all_reduce(total)
                     results[stage, loss, selection, budget]["loss"] = total / N
+        for selection in ("tis", "tis by hand"):  # the sampler's log-probs of these responses are 0, and the cap is 0.2
+            cfg = train.Config(loss="ref_kl", tis_cap=0.2 if selection == "tis" else None, max_grad_norm=1e9)
+            if selection == "tis by hand":
+                for m in batches:
+                    m.advantages = m.advantages * m.old_logprobs.exp().clamp(max=0.2)
+            stats = train.update(cfg, policy, optimizer, batches, N, None)
+            total = stats["pg_loss"].clone()
+            dist.all_reduce(total)
+            results["moved", "ref_kl", selection, budget] = {
+                "gradient": torch.cat([g.flatten() for g in optimizer.gradient]), "selected": None, "n": N,
+                "n_micro": len(batches), "loss": total / N}
         probes[budget] = probe.change("first")
     policy.reshard(), ref_policy.reshard()
     states = {name: {k.removeprefix("model."): full(v) for k, v in state.items()}  # every rank: full() is collective

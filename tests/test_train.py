@@ -88,6 +88,14 @@ def test_on_policy_kl_cov_is_pg(gradients):
         assert not torch.allclose(*moved, atol=1e-4)
 
 
+def test_tis_weighs_the_advantages_alone(gradients):
+    """The reference KL keeps its size; the weights are min(pi_old / pi_sampler, cap) of each token."""
+    for n in (1, 2):
+        results = gradients[n]["results"]
+        tis, by_hand, plain = (results["moved", "ref_kl", name, 48]["gradient"] for name in ("tis", "tis by hand", "cov"))
+        assert torch.allclose(tis, by_hand, rtol=0, atol=1e-9) and not torch.allclose(tis, plain, rtol=0, atol=1e-4)
+
+
 def test_probe_does_not_depend_on_ranks_or_micro_batches(gradients):
     whole = gradients[1]["probes"][10**6]
     assert whole["probe/first/dH_visited"] != whole["probe/first/dH_unvisited"]

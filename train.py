@@ -149,8 +149,8 @@ class Parser(argparse.ArgumentParser):
 
 def parse_args(argv: list[str]) -> Config:
     """Every field is an option; those of a preset or a resumed run give way to the command line. ValueError."""
-    parser = Parser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
-                                     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False, description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS)
     for field in dataclasses.fields(Config):
         kind = (typing.get_args(field.type) or (field.type,))[0]
@@ -255,8 +255,6 @@ def load_tokenizer(cfg: Config):
         config = AutoConfig.from_pretrained(cfg.model, **options).get_text_config()
     except Exception as error:  # each kind of missing or broken file raises its own
         raise ValueError(f"--model {cfg.model}: {error}") from None
-    if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
-        raise ValueError(f"--model {cfg.model}: its tokenizer is empty; is tokenizer.json there?")
     tokens, limit = cfg.max_prompt_tokens + cfg.max_response_tokens, getattr(config, "max_position_embeddings", None)
     scaled = [field for field in ("final_logit_softcapping", "logits_scaling", "logit_scale")
               if getattr(config, field, None) not in (None, 1)]
@@ -306,6 +304,14 @@ def entropy_targets(text: str) -> list[float]:
     if not targets or not all(0 < target < math.inf for target in targets):
         raise ValueError(f"--entropy_target {text}: it is a number of nats above 0, or a metrics.jsonl with actor/entropy")
     return targets
+
+
+def digest(problems) -> str:
+    """Of the rows in their order: the position in the stream means nothing in others."""
+    sha = hashlib.sha256()
+    for problem in problems:
+        sha.update(json.dumps(problem, default=str).encode())
+    return sha.hexdigest()
 
 
 def shuffled_epochs(problems: list[dict], seed: int):
@@ -562,14 +568,14 @@ def main():
 
     # all that the next step depends on beside weights, optimizer and config: each random draw has its own seed
     state = {"step": 0, "drawn": 0, "skipped_in_a_row": 0, "config": vars(cfg), "model": fingerprint(policy),
-             "data": hashlib.sha256(json.dumps([fit, vals], default=str).encode()).hexdigest()}
+             "data": digest(itertools.chain(fit, *val_sets))}
     checkpoints = Checkpoints(run_folder(cfg) / "checkpoints", cfg.keep_checkpoints)
     resumed = None
     try:
         if cfg.resume and (resumed := checkpoints.newest()):
-            for key in ("model", "data"):
+            for key, what in (("model", "weights of --model"), ("data", "problems, --train_data or --val_data,")):
                 if resumed[key] != state[key]:
-                    raise ValueError(f"--resume {cfg.resume}: the {key} is not what the run was started with")
+                    raise ValueError(f"--resume {cfg.resume}: the {what} are not those that the run began with")
             checkpoints.load(policy, optimizer, resumed["step"])
             state |= resumed | {"config": vars(cfg)}
             sampler.load(hf_weights(policy, dtype))

@@ -33,7 +33,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
 import reward

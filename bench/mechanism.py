@@ -47,6 +47,12 @@ def mean_of(runs: list[Run], key: str) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
+def median_of(runs: list[Run], key: str) -> float:
+    """As mean_of; of ratios, one of which may be far out where its denominator is small."""
+    values = [row[key] for run in runs for row in run.rows if key in row]
+    return float(np.median(values)) if values else float("nan")
+
+
 def band(ax, runs: list[Run], key: str, color, window: int = 1, **style):
     steps, values = series(runs, key)
     if len(steps) < window:
@@ -103,7 +109,7 @@ def cov(groups):
 
 
 def identity(groups):
-    head = ["run", "update", "entropy change", "predicted", "slope", "correlation", "explained",
+    head = ["run", "update", "entropy change", "predicted", "slope", "correlation", "share explained",
             "Theorem 1: corr, explained", "Theorem 2: corr, explained"]
     rows = []
     figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
@@ -112,10 +118,10 @@ def identity(groups):
             key = f"probe/{which}/"
             if np.isnan(mean_of(runs, key + "dH")):
                 continue
-            theorems = [", ".join(f"{mean_of(runs, f'{key}theorem_{t}_{s}'):.2f}" for s in ("corr", "explained")) for t in (1, 2)]
+            theorems = [", ".join(f"{median_of(runs, f'{key}theorem_{t}_{s}'):.2f}" for s in ("corr", "explained")) for t in (1, 2)]
             rows.append([name, {"first": "the first of a step", "step": "a whole step"}[which],
-                         *(mean_of(runs, key + k) for k in ("dH", "dH_first_order", "first_order_slope",
-                                                            "first_order_corr", "first_order_explained")), *theorems])
+                         mean_of(runs, key + "dH"), mean_of(runs, key + "dH_first_order"),
+                         *(median_of(runs, f"{key}first_order_{k}") for k in ("slope", "corr", "explained")), *theorems])
             x, y = series(runs, key + "dH_first_order")[1], series(runs, key + "dH")[1]
             label = f"{name}, {'first update' if which == 'first' else 'whole step'}"
             axes[0].plot(x.ravel(), y.ravel(), style, color=f"C{i}", alpha=0.6, markersize=4, label=label,
@@ -127,7 +133,7 @@ def identity(groups):
     axes[0].set(title="Mean entropy change", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
                 ylabel="exact, nats")
     axes[1].set(title="First order: share explained", xlabel="step", ylabel="of the squared change, state by state")
-    axes[1].set_ylim(top=1.05)
+    axes[1].set_ylim(-1, 1.05)
     axes[2].set(title="Theorem 2: correlation", xlabel="step", ylabel="with the exact change, state by state")
     axes[2].axhline(0, color="black", linewidth=0.8)
     axes[0].legend(fontsize=8)

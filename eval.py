@@ -194,14 +194,15 @@ def bench(args):
             raise ValueError(f"unknown benchmark {name!r}: give a .jsonl file or {', '.join(BENCHMARKS)}")
     if len({Path(name).stem for name in names}) < len(names):
         raise ValueError(f"--benchmarks {args.benchmarks}: two have the same name")
-    if args.temperature < 0 or args.temperature == 0 and args.n > 1:
-        raise ValueError("--temperature is 0 or more; 0 is greedy, all samples are the same: set --n 1")
+    if args.temperature < 0 or args.temperature == 0 and args.samples > 1:
+        raise ValueError("--temperature is 0 or more; 0 is greedy, all samples are the same: set --samples 1")
     tokenizer = load_tokenizer(args.model)
     weights = sorted(file.stat().st_mtime_ns for file in Path(args.model).glob("*.safetensors"))    # if local
     out = Path(args.out or f"runs/bench/{args.model.strip('/').replace('/', '-')}")
     todo = {}    # everything that can be refused is, before the first sample
     for name in names:
-        spec = BENCHMARKS.get(name) or Benchmark(name, None, None, "", "", None, args.n, args.temperature, "")
+        spec = BENCHMARKS.get(name) or Benchmark(name, None, None, "problem", "answer", None, args.samples,
+                                                 args.temperature, "as each row says")
         problems = load_benchmark(name, spec)
         if problems is not None:
             settings = {"model": args.model, "benchmark": name, "problems": len(problems), "n": spec.n,
@@ -559,11 +560,12 @@ def tokens(args):
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     sampler = HFSampler(args.model, tokenizer, device=device, dtype=dtype)
     prompts = [reward.format_prompt(problem, tokenizer) for problem in problems]
-    groups = sampler.generate(prompts, n=args.n, max_tokens=args.max_tokens, temperature=1.0, seed=args.seed)
+    groups = sampler.generate(prompts, n=args.samples, max_tokens=args.max_tokens, temperature=1.0,
+                              seed=args.seed)
     pairs = [(prompt, sample.token_ids) for prompt, group in zip(prompts, groups) for sample in group]
     entropy = token_entropies(sampler.model, pairs, len(tokenizer))
     if len(entropy) < 20:
-        raise ValueError(f"{len(entropy)} tokens are too few for 5 % bands: raise --problems or --n")
+        raise ValueError(f"{len(entropy)} tokens are too few for 5 % bands: raise --problems or --samples")
     percentiles = ", ".join(f"{p} % {np.percentile(entropy, p):.3f}" for p in (5, 25, 50, 75, 80, 90, 95, 99))
     print(f"{len(entropy)} tokens, {len(pairs)} responses of {args.model}, temperature 1; entropies in nats\n"
           f"mean {entropy.mean():.3f}; {100 * np.mean(entropy < 0.01):.1f} % of the tokens are below 0.01; "
@@ -592,15 +594,15 @@ def tokens(args):
 
     if args.temperatures:
         threshold = float(np.percentile(entropy, 80))
-        print(f"\navg@{args.n} (%) with one temperature for tokens above {threshold:.3f} nats (80th "
+        print(f"\navg@{args.samples} (%) with one temperature for tokens above {threshold:.3f} nats (80th "
               f"percentile), another below\n{'temperature':>12}{'above; 1 below':>16}{'below; 1 above':>16}")
     for t in args.temperatures:
         cells = []
         for above, below in ((t, 1.0), (1.0, t)):
             sampler.fork = (threshold, above)
-            result = evaluate(sampler, problems, n=args.n, temperature=below, max_tokens=args.max_tokens,
-                              seed=args.seed)
-            cells.append(100 * result[f"avg@{args.n}"])
+            result = evaluate(sampler, problems, n=args.samples, temperature=below,
+                              max_tokens=args.max_tokens, seed=args.seed)
+            cells.append(100 * result[f"avg@{args.samples}"])
         print(f"{t:>12}{cells[0]:>16.1f}{cells[1]:>16.1f}")
 
 
@@ -630,7 +632,7 @@ def main():
     add = command(bench, "accuracy on benchmarks")
     add("model", help="path or hub name")
     add("--benchmarks", default=",".join(BENCHMARKS), help="of the table in this file, or jsonl files")
-    add("--n", type=at_least_1, default=4, help="samples a problem, for jsonl files")
+    add("--samples", type=at_least_1, default=4, help="samples a problem, for jsonl files")
     add("--temperature", type=float, default=1.0, help="for jsonl files")
     add("--max-tokens", type=at_least_1, default=8192)
     add("--seed", type=int, default=1)
@@ -641,7 +643,7 @@ def main():
     add = command(law, "fit accuracy against entropy")
     add("runs", nargs="+", help="run folders")
     add("--first", type=at_least_1, help="fit the first N evaluations, report the error on the rest")
-    add("--sizes", type=positive_numbers, help="model size of each run, smallest first: coefficients against it")
+    add("--sizes", type=positive_numbers, help="model size of each run, smallest first: coefficients by size")
     add("--val", help="validation set, if there are several; default: the first run's first")
     add = command(plot, "one picture of any number of runs")
     add("runs", nargs="+", help="run folders")
@@ -654,7 +656,7 @@ def main():
     add("--other", help="a later checkpoint: change of entropy, overlap of the top 20 %%")
     add("--temperatures", type=positive_numbers, default=[], help="two-temperature decoding, e.g. 0.5,1,1.5")
     add("--problems", type=at_least_1, default=128)
-    add("--n", type=at_least_1, default=4, help="responses a problem")
+    add("--samples", type=at_least_1, default=4, help="responses a problem")
     add("--max-tokens", type=at_least_1, default=64)
     add("--min-count", type=at_least_1, default=20)
     add("--top", type=at_least_1, default=10, help="tokens to list")

@@ -217,8 +217,8 @@ def val(tmp_path):
 
 
 def bench(monkeypatch, val, out):
-    run_command(monkeypatch, "bench", BASE, "--benchmarks", val, "--out", out, "--n", 2, "--max-tokens", 48,
-                "--seed", 7)
+    run_command(monkeypatch, "bench", BASE, "--benchmarks", val, "--out", out, "--samples", 2,
+                "--max-tokens", 48, "--seed", 7)
     return json.loads((out / "bench.json").read_text())[str(val)]
 
 
@@ -237,10 +237,10 @@ def test_bench_equals_evaluate(monkeypatch, val, tmp_path, capsys):
 def test_interrupted_bench_continues(monkeypatch, val, tmp_path):
     monkeypatch.setattr(E, "CHUNK", 10)
     whole = bench(monkeypatch, val, tmp_path / "whole")
-    evaluate, calls = E.evaluate, []
+    evaluate, calls, limit = E.evaluate, [], 2
 
     def interrupted(sampler, problems, **settings):
-        if len(calls) == 2:
+        if len(calls) == limit:
             raise KeyboardInterrupt
         calls.append(len(problems))
         return evaluate(sampler, problems, **settings)
@@ -248,7 +248,7 @@ def test_interrupted_bench_continues(monkeypatch, val, tmp_path):
     monkeypatch.setattr(E, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench(monkeypatch, val, tmp_path / "cut")
-    calls.clear()
+    calls, limit = [], 9
     assert bench(monkeypatch, val, tmp_path / "cut") == whole
     assert calls == [4]
     text = (tmp_path / "whole/few.jsonl").read_text()
@@ -256,10 +256,10 @@ def test_interrupted_bench_continues(monkeypatch, val, tmp_path):
 
     # cut off in the settings, in the first response, in the second chunk, between two lines; complete
     lines = text.splitlines(keepends=True)
-    for left, again in ((text[:30], [10, 10, 4]), (text[:len(lines[0]) + 9], [10, 10, 4]),
-                        ("".join(lines[:34]) + lines[34][:-20], [10, 4]), ("".join(lines[:21]), [10, 4]), (text, [])):
-        calls.clear()
-        monkeypatch.setattr(E, "evaluate", lambda *args, **kwargs: calls.append(len(args[1])) or evaluate(*args, **kwargs))
+    cuts = [(text[:30], [10, 10, 4]), (text[:len(lines[0]) + 9], [10, 10, 4]), ("".join(lines[:21]), [10, 4]),
+            ("".join(lines[:34]) + lines[34][:-20], [10, 4]), (text, [])]
+    for left, again in cuts:
+        calls = []
         (tmp_path / "cut/few.jsonl").write_text(left)
         assert bench(monkeypatch, val, tmp_path / "cut") == whole and calls == again
         assert (tmp_path / "cut/few.jsonl").read_text() == text
@@ -268,7 +268,7 @@ def test_interrupted_bench_continues(monkeypatch, val, tmp_path):
 def test_bench_does_not_mix_settings_data_or_weights(monkeypatch, val, tmp_path, capsys):
     model, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(BASE, model)
-    command = ["bench", model, "--benchmarks", val, "--out", out, "--max-tokens", 8, "--n"]
+    command = ["bench", model, "--benchmarks", val, "--out", out, "--max-tokens", 8, "--samples"]
     run_command(monkeypatch, *command, 1)
     before = (out / "few.jsonl").read_text()
     capsys.readouterr()
@@ -292,7 +292,8 @@ def test_bench_interval_is_a_bootstrap_over_problems(monkeypatch, tmp_path, caps
             for i, key in enumerate(sampler.script, 2)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(E, "HFSampler", lambda *args, **kwargs: sampler)
-    run_command(monkeypatch, "bench", BASE, "--benchmarks", tmp_path / "t.jsonl", "--n", 8, "--out", tmp_path / "out")
+    run_command(monkeypatch, "bench", BASE, "--benchmarks", tmp_path / "t.jsonl", "--samples", 8,
+                "--out", tmp_path / "out")
     row, = json.loads((tmp_path / "out/bench.json").read_text()).values()
     assert row["avg@8"] == 0.5 and row["pass@8"] == 0.5
     np.testing.assert_allclose(row["interval"], [0.5 - 1.96 * 0.125, 0.5 + 1.96 * 0.125], atol=0.04)
@@ -301,7 +302,8 @@ def test_bench_interval_is_a_bootstrap_over_problems(monkeypatch, tmp_path, caps
 def test_the_paper_row_stands_beside_its_seven_benchmarks_only(capsys):
     row = {"n": 1, "problems": 30, "temperature": 0.0, "avg@1": 0.3, "pass@1": 0.3, "interval": [0.2, 0.4],
            "length": 9.0, "truncated": 0.0, "entropy": None}
-    for names, shown in ((E.BENCHMARKS, True), (["aime24", "math500"], False), ([f"{i}.jsonl" for i in range(7)], False)):
+    seven_others = [f"{i}.jsonl" for i in range(7)]
+    for names, shown in ((E.BENCHMARKS, True), (["aime24", "math500"], False), (seven_others, False)):
         results = {name: row | {"avg@1": 0.1 * i} for i, name in enumerate(names)}
         E.print_bench(results, [0.25, 0.35], E.PAPER["Qwen2.5-32B"])
         lines = capsys.readouterr().out.splitlines()
@@ -311,43 +313,45 @@ def test_the_paper_row_stands_beside_its_seven_benchmarks_only(capsys):
         assert ("KL-Cov 36.8" in lines[1]) == ("aime24" in names)
 
 
-def torchrun(ranks, *argv, cwd):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *map(str, argv)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-
-
-def test_bench_on_two_ranks(val, tmp_path):
+def test_bench_on_two_ranks(monkeypatch, val, tmp_path, capsys):
     # greedy: no sampling seed, so the ranks have to give the single process's responses
-    command = [ROOT / "eval.py", "bench", BASE, "--benchmarks", f"{val},no_such.jsonl", "--n", 1, "--temperature", 0,
-               "--max-tokens", 24]
-    process = torchrun(2, *command, "--out", tmp_path / "refused", cwd=tmp_path)
-    assert process.returncode and process.stderr.count("eval.py bench: no_such.jsonl: no such file") == 1
-    command[4] = val
-    files = []
-    for ranks in (1, 2):
-        out = tmp_path / f"out{ranks}"
-        process = torchrun(ranks, *command, "--out", out, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
-        assert process.stdout.count("few.jsonl") == 1 and sorted(os.listdir(out)) == ["bench.json", "few.jsonl"]
-        files.append([json.loads(line) for line in (out / "few.jsonl").open()])
-    for one, two in zip(*files, strict=True):
-        assert one.pop("logprob", None) == pytest.approx(two.pop("logprob", None), abs=1e-4) and one == two
+    command = ["bench", BASE, "--benchmarks", val, "--samples", 1, "--temperature", 0, "--max-tokens", 24]
+    run_command(monkeypatch, *command, "--out", tmp_path / "one")
+    table = capsys.readouterr().out
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    process = subprocess.run([*map(str, [*torchrun, ROOT / "eval.py", *command, "--out", tmp_path / "two"])],
+                             capture_output=True, text=True)
+    assert process.returncode == 0 and process.stdout == table, process.stderr    # printed once
+    assert sorted(os.listdir(tmp_path / "two")) == ["bench.json", "few.jsonl"]
+    one, two = ([json.loads(line) for line in (tmp_path / out / "few.jsonl").open()]
+                for out in ("one", "two"))
+    for a, b in zip(one, two, strict=True):
+        assert a.pop("logprob", None) == pytest.approx(b.pop("logprob", None), abs=1e-4) and a == b
+
+
+def test_only_one_rank_speaks(monkeypatch, tmp_path, capsys):
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit):
+            run_command(monkeypatch, "bench", BASE, "--benchmarks", tmp_path / "no_such.jsonl")
+        assert len(capsys.readouterr().err.splitlines()) == lines
 
 
 def test_bench_equals_the_trainers_own_evaluation(monkeypatch, tmp_path):
-    settings = {"max_steps": 2, "prompts_per_step": 8, "group_size": 4, "mini_batch_prompts": 4, "seed": 3, "lr": 1e-3,
-                "max_gen_rounds": 2, "val_samples": 2, "max_response_tokens": 24}
+    settings = {"max_steps": 2, "prompts_per_step": 8, "group_size": 4, "mini_batch_prompts": 4, "seed": 3,
+                "max_gen_rounds": 2, "val_samples": 2, "max_response_tokens": 24, "lr": 1e-3, "name": "run"}
     options = [text for key, value in settings.items() for text in (f"--{key}", str(value))]
-    for name in ("tiny", "train.py", "loss.py", "policy.py", "reward.py", "eval.py", "measure.py"):
-        if (ROOT / name).exists():
-            (tmp_path / name).symlink_to(ROOT / name)
-    subprocess.run([sys.executable, "train.py", *options, "--name", "run"], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "tiny").symlink_to(ROOT / "tiny")    # the trainer writes into the folder that it runs in
+    subprocess.run([sys.executable, ROOT / "train.py", *options], cwd=tmp_path, check=True,
+                   capture_output=True)
     last = json.loads((tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()[-1])
-    run_command(monkeypatch, "bench", tmp_path / "runs/run/hf/step_000002", "--benchmarks", ROOT / "tiny/val.jsonl",
-                "--n", 2, "--max-tokens", 24, "--seed", 3, "--out", tmp_path / "out")
+    trained = {key.removeprefix("val/countdown/"): last[key] for key in last if key.startswith("val/")}
+    run_command(monkeypatch, "bench", tmp_path / "runs/run/hf/step_000002", "--benchmarks",
+                ROOT / "tiny/val.jsonl", "--samples", 2, "--max-tokens", 24, "--seed", 3,
+                "--out", tmp_path / "out")
     row, = json.loads((tmp_path / "out/bench.json").read_text()).values()
-    trained = {key.removeprefix("val/countdown/"): value for key, value in last.items() if key.startswith("val/")}
-    assert trained and {key: row[key] for key in trained} == trained
+    assert trained.keys() == {"avg@2", "pass@2", "entropy", "length", "truncated"}
+    assert {key: row[key] for key in trained} == trained    # to the last digit
 
 
 def test_bench_decodes_each_benchmark_as_its_row_says(monkeypatch, tmp_path, capsys):
@@ -370,9 +374,9 @@ def test_bench_decodes_each_benchmark_as_its_row_says(monkeypatch, tmp_path, cap
     local = tmp_path / "local.jsonl"
     local.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS))
     run_command(monkeypatch, "bench", BASE, "--benchmarks", f"aime24,olympiad,minerva,math500,{local}",
-                "--n", 3, "--temperature", 0.9, "--out", tmp_path / "out")
-    run_command(monkeypatch, "bench", BASE, "--benchmarks", "aime24", "--out", tmp_path / "alone")    # as it is alone
-    assert sampler.calls.pop()[1:3] == (32, 0.6)
+                "--samples", 3, "--temperature", 0.9, "--out", tmp_path / "out")
+    run_command(monkeypatch, "bench", BASE, "--benchmarks", "aime24", "--out", tmp_path / "alone")
+    assert sampler.calls.pop()[1:3] == (32, 0.6)    # alone as well
     assert [(n, temperature) for _, n, temperature, _ in sampler.calls] == [(32, 0.6), (1, 0.0), (3, 0.9)]
     errors = capsys.readouterr().err.strip().splitlines()[:-1]    # the last is of the second call
     assert [line.split(":")[0] for line in errors] == [
@@ -384,12 +388,13 @@ def test_bench_decodes_each_benchmark_as_its_row_says(monkeypatch, tmp_path, cap
 
 def test_bench_refuses(monkeypatch, capsys, tmp_path):
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", "aime42", says="aime42")
-    assert_refuses(monkeypatch, capsys, "bench", BASE, "--n", 0, says="--n")
-    assert_refuses(monkeypatch, capsys, "bench", BASE, "--temperature", 0, says="--n 1")
-    assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", "a/x.jsonl,b/x.jsonl", says="same name")
+    assert_refuses(monkeypatch, capsys, "bench", BASE, "--samples", 0, says="--samples")
+    assert_refuses(monkeypatch, capsys, "bench", BASE, "--temperature", 0, says="--samples 1")
+    twice = "a/x.jsonl,b/x.jsonl"
+    assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", twice, says="same name")
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "no answer"}\n')
-    assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", f"{bad},aime24", says="bad.jsonl, row 2")
+    assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", bad, says="bad.jsonl, row 2")
     assert_refuses(monkeypatch, capsys, "bench", tmp_path, "--benchmarks", "aime24", says=str(tmp_path))
 
 
@@ -468,7 +473,8 @@ def test_several_validation_sets(monkeypatch, tmp_path, capsys):
         assert f"points on {val}," in output and says in output
     run_command(monkeypatch, "law", run)
     assert "points on a/b," in capsys.readouterr().out
-    other = write_rows(tmp_path / "other", *[{k: v for k, v in row.items() if "a/b" not in k} for row in rows])
+    rest = [{key: value for key, value in row.items() if "a/b" not in key} for row in rows]
+    other = write_rows(tmp_path / "other", *rest)
     assert_refuses(monkeypatch, capsys, "law", run, other, says="other: no evaluations of a/b")
 
 
@@ -492,7 +498,8 @@ def test_law_and_plot_refuse(monkeypatch, tmp_path, capsys):
         assert_refuses(monkeypatch, capsys, name, good, says="no evaluations")
         (good / "metrics.jsonl").write_text('{"step": 1, "actor/entropy": 0.2}\n')
         assert_refuses(monkeypatch, capsys, name, good, says="no evaluations")
-        base = write_rows(tmp_path / f"base-{name}", {"step": 0, "val/toy/avg@4": 0.2, "val/toy/entropy": 0.5})
+        step_0 = {"step": 0, "val/toy/avg@4": 0.2, "val/toy/entropy": 0.5}
+        base = write_rows(tmp_path / f"base-{name}", step_0)
         assert_refuses(monkeypatch, capsys, name, base, says=f"base-{name}: ")
         (base / "config.json").unlink()
         assert_refuses(monkeypatch, capsys, name, base, says="config.json")
@@ -543,17 +550,17 @@ def test_plot(monkeypatch, tmp_path):
 
 def test_plot_of_runs_that_lack_something(monkeypatch, tmp_path):
     import matplotlib.pyplot as plt
-    bare = [{"step": t, "actor/entropy": 0.5 - 0.05 * t, "selected/new": [1], "probe/new": None} for t in range(1, 7)]
+    bare = [{"step": t, "actor/entropy": 0.5 - 0.05 * t, "selected/new": [1], "probe/new": None}
+            for t in range(1, 7)]
     bare[1] |= {"val/toy/avg@4": 0.3, "val/toy/entropy": None}
     runs = [write_rows(tmp_path / "no-cov", *bare, loss="pg", seed=1),
-            write_run(tmp_path / "long", seed=1, lr=0.1), write_run(tmp_path / "one", entropies=[0.5, 0.4], seed=1, lr=0.2),
+            write_run(tmp_path / "long", seed=1, lr=0.1),
+            write_run(tmp_path / "one", entropies=[0.5, 0.4], seed=1, lr=0.2),
             write_run(tmp_path / "short", entropies=[0.6, 0.4, 0.2], seed=2, lr=0.1)]
-    for some in ([run] for run in runs):
-        run_command(monkeypatch, "plot", *some, "--out", tmp_path / "one.png")
-        plt.close("all")
+    run_command(monkeypatch, "plot", runs[0], "--out", tmp_path / "one.png")
     run_command(monkeypatch, "plot", *runs, "--out", tmp_path / "all.png")
-    entropy_ax = plt.gcf().axes[0]
-    assert [len(line.get_xdata()) for line in entropy_ax.lines] == [6, 3, 2]    # long and short: what both have
+    lengths = [len(line.get_xdata()) for line in plt.gcf().axes[0].lines]
+    assert lengths == [6, 3, 2]    # of long and short: the steps that both have
     plt.close("all")
 
 
@@ -583,24 +590,106 @@ def test_token_entropies():
     np.testing.assert_allclose(E.token_entropies(model.float(), pairs, n_ids), expected, atol=1e-5)
 
 
-def test_tokens_command(monkeypatch, val, tmp_path, capsys):
-    short = ["tokens", BASE, val, "--n", 2, "--max-tokens", 32]
-    run_command(monkeypatch, *short, "--other", BASE, "--temperatures", "1")
-    same = capsys.readouterr().out
-    assert "100.0 % of the top 20 %" in same and same.count("+0.0000") == 20
-    one, = [line.split() for line in same.splitlines() if line.startswith("         1.0")]
-    assert one[1] == one[2]    # both temperatures are 1 either way
-
+@pytest.fixture(scope="module")
+def surer(tmp_path_factory):
+    """The base model with its logits times three: surer everywhere."""
+    folder = tmp_path_factory.mktemp("surer")
     model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
-    model.model.norm.weight.data *= 3    # logits times three: surer everywhere
-    model.save_pretrained(tmp_path / "surer")
-    AutoTokenizer.from_pretrained(BASE).save_pretrained(tmp_path / "surer")
-    run_command(monkeypatch, *short, "--other", tmp_path / "surer")
-    bands = [line.split() for line in capsys.readouterr().out.splitlines() if " - " in line[:8]]
-    assert len(bands) == 20 and all(float(band[-1]) <= 0 for band in bands) and float(bands[-1][-1]) < -0.1
-    before = [float(band[3]) for band in bands]
-    assert before == sorted(before)
+    model.model.norm.weight.data *= 3
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(BASE).save_pretrained(folder)
+    return folder
 
 
-def test_tokens_refuses(monkeypatch, capsys, val, tmp_path):
+def test_tokens_against_a_slow_recomputation(monkeypatch, val, surer, capsys):
+    run_command(monkeypatch, "tokens", BASE, val, "--problems", 10, "--samples", 2, "--max-tokens", 32,
+                "--seed", 4, "--min-count", 5, "--top", 3, "--other", surer)
+    output = capsys.readouterr().out
+
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    sampler = E.HFSampler(BASE, tokenizer, device="cpu", dtype=torch.float32)
+    prompts = [reward.format_prompt(problem, tokenizer) for problem in reward.load_problems(val)[:10]]
+    groups = sampler.generate(prompts, n=2, max_tokens=32, temperature=1.0, seed=4)
+    drawn = [(prompt, sample.token_ids) for prompt, group in zip(prompts, groups) for sample in group]
+    entropies = []
+    for path in (BASE, surer):
+        model, values = AutoModelForCausalLM.from_pretrained(path).double(), []
+        for prompt, response in drawn:
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1:-1]
+            rows = torch.softmax(logits[:, :len(tokenizer)], dim=-1).tolist()
+            values += [-sum(p * np.log(p) for p in row if p > 0) for row in rows]
+        entropies.append(values)
+    base, after = entropies
+    N, ranked = len(base), sorted(base)
+
+    def quantile(q):    # linear between the two neighbours
+        low = int(q * (N - 1))
+        return ranked[low] + (q * (N - 1) - low) * (ranked[min(low + 1, N - 1)] - ranked[low])
+
+    assert f"{N} tokens, 20 responses" in output and f"mean {sum(base) / N:.3f};" in output
+    assert f"{100 * sum(H < 0.01 for H in base) / N:.1f} % of the tokens are below 0.01" in output
+    for q in (5, 25, 50, 75, 80, 90, 95, 99):
+        assert f"{q} % {quantile(q / 100):.3f}" in output
+
+    of_token = collections.defaultdict(list)
+    for token, H in zip([token for _, response in drawn for token in response], base):
+        of_token[tokenizer.decode([token])].append(H)
+    means = {text: sum(values) / len(values) for text, values in of_token.items() if len(values) >= 5}
+    assert f"the {len(means)} tokens seen 5 times or more" in output
+    for title, sign in (("highest", -1), ("lowest", 1)):
+        order = sorted(means, key=lambda text: sign * means[text])
+        listed = ", ".join(f"{text!r} {means[text]:.3f} {len(of_token[text])}" for text in order[:3])
+        assert f"  {title}: {listed}\n" in output
+
+    by_base, k = sorted(range(N), key=lambda i: base[i]), N // 5
+    same = set(by_base[-k:]) & set(sorted(range(N), key=lambda i: after[i])[-k:])
+    assert f"mean {sum(after) / N:.3f}; {100 * len(same) / k:.1f} % of the top 20 % positions" in output
+    bands = [line.split()[3:] for line in output.splitlines() if " - " in line[:8]]
+    assert len(bands) == 20
+    start = 0
+    for b, (before, now, change) in enumerate(bands):
+        band = by_base[start:start + N // 20 + (b < N % 20)]
+        start += len(band)
+        expected = [sum(values[i] for i in band) / len(band) for values in (base, after)]
+        np.testing.assert_allclose([float(before), float(now), float(change)],
+                                   [*expected, expected[1] - expected[0]], atol=2e-4)
+    assert start == N and float(bands[-1][-1]) < -0.1
+
+
+def test_two_temperatures(monkeypatch, val, capsys):
+    evaluate, calls = E.evaluate, []
+
+    def recorded(sampler, problems, **settings):
+        calls.append((*sampler.fork, settings["temperature"]))
+        return evaluate(sampler, problems, **settings)
+
+    monkeypatch.setattr(E, "evaluate", recorded)
+    run_command(monkeypatch, "tokens", BASE, val, "--samples", 1, "--max-tokens", 32,
+                "--temperatures", "1,0.5")
+    output = capsys.readouterr().out
+    lines = [line.split() for line in output.splitlines()[-2:]]
+    assert lines[0][1] == lines[0][2]    # both temperatures are 1 either way
+    assert [call[1:] for call in calls] == [(1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (1.0, 0.5)]
+    assert f" 80 % {calls[0][0]:.3f}," in output and f"above {calls[0][0]:.3f} nats" in output
+
+
+def test_tokens_refuses(monkeypatch, capsys, val, surer, tmp_path):
     assert_refuses(monkeypatch, capsys, "tokens", tmp_path, val, says=str(tmp_path))
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    assert_refuses(monkeypatch, capsys, "tokens", BASE, empty, says="empty.jsonl")
+    assert_refuses(monkeypatch, capsys, "tokens", BASE, val, "--temperatures", "0,1", says="--temperatures")
+    assert_refuses(monkeypatch, capsys, "tokens", BASE, val, "--problems", 1, "--max-tokens", 4,
+                   says="too few for 5 % bands")
+    bare, other = tmp_path / "bare", tmp_path / "other"
+    for folder in (bare, other):
+        shutil.copytree(BASE, folder)
+    (bare / "model.safetensors").unlink()
+    assert_refuses(monkeypatch, capsys, "tokens", bare, val, says="model.safetensors")
+    assert_refuses(monkeypatch, capsys, "tokens", BASE, val, "--other", bare, says="model.safetensors")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab["+"], vocab["-"] = vocab["-"], vocab["+"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert_refuses(monkeypatch, capsys, "tokens", BASE, val, "--other", other, says="its tokenizer is not")

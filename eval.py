@@ -376,7 +376,7 @@ def describe(name, law, entropy, accuracy) -> str:
     elif law.a < 0:
         verdict = "; a < 0: accuracy rises with entropy"
     elif law.ceiling > 100:
-        verdict = "; a ceiling above 100 % does not exist: the law cannot hold down to entropy 0"
+        verdict = "; ceiling above 100 %: it cannot hold down to H = 0"
     return f"{name}: {text}, R^2 {law.r2:.2f}, RMSE {law.rmse:.2f}, {len(entropy)} evaluations{verdict}"
 
 

@@ -161,7 +161,7 @@ def load_tokenizer(model):
 
 def read_jsonl(path) -> list[dict]:
     """The objects of a file, but for a last line that was cut off. ValueError names a line that is none."""
-    rows, lines = [], Path(path).read_text().rstrip("\n").split("\n")
+    rows, lines = [], Path(path).read_text(errors="replace").rstrip("\n").split("\n")
     for i, line in enumerate(lines, 1):
         try:
             rows.append(dict(json.loads(line)))
@@ -347,6 +347,8 @@ def read_runs(args) -> tuple[list[Run], str]:
             config = json.loads((folder / "config.json").read_text())
         except OSError as error:
             raise ValueError(f"{folder} is not a run folder: no {Path(error.filename).name}") from None
+        except json.JSONDecodeError:
+            raise ValueError(f"{folder}/config.json is not JSON") from None
         sets = {match[1]: key for row in rows for key in row if (match := re.match(r"val/(.+)/avg@", key))}
         val = val or next(iter(sets), None)
         if val not in sets:
@@ -666,7 +668,7 @@ def main():
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)    # retries of an unreachable hub
     try:
         args.function(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         warn(f"eval.py {args.function.__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}")
         sys.exit(2)
 

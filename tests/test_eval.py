@@ -501,6 +501,8 @@ def test_law_and_plot_refuse(monkeypatch, tmp_path, capsys):
         step_0 = {"step": 0, "val/toy/avg@4": 0.2, "val/toy/entropy": 0.5}
         base = write_rows(tmp_path / f"base-{name}", step_0)
         assert_refuses(monkeypatch, capsys, name, base, says=f"base-{name}: ")
+        (base / "config.json").write_text("{")
+        assert_refuses(monkeypatch, capsys, name, base, says="config.json is not JSON")
         (base / "config.json").unlink()
         assert_refuses(monkeypatch, capsys, name, base, says="config.json")
     constant = write_run(tmp_path / "constant", entropies=[0.4] * 9)

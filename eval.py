@@ -328,44 +328,53 @@ class Run(NamedTuple):
     name: str
     config: dict
     rows: list[dict]    # metrics.jsonl; evaluations have an "accuracy" (%) and, if it is known, an "entropy"
+    val: str            # the validation set that they are of
 
     def evaluations(self):
-        """[2, evaluations]: entropies (nats), accuracies (%)."""
-        points = [(row["entropy"], row["accuracy"]) for row in self.rows if row.get("entropy") is not None]
-        return np.array(points, dtype=float).reshape(-1, 2).T
+        """[3, evaluations]: steps, entropies (nats), accuracies (%)."""
+        points = [(row["step"], row["entropy"], row["accuracy"]) for row in self.rows
+                  if row.get("entropy") is not None]
+        return np.array(points, dtype=float).reshape(-1, 3).T
 
 
-def read_runs(args) -> tuple[list[Run], str]:
-    """Of the folders args.runs, and the name of the validation set that their accuracies are of."""
-    runs, val = [], args.val
-    for folder in map(Path, args.runs):
-        if folder.exists() and not (folder / "metrics.jsonl").exists():    # as runs/* may hold
-            warn(f"left out {folder}: no run folder, it has no metrics.jsonl")
-            continue
-        try:
-            rows = [row for row in read_jsonl(folder / "metrics.jsonl") if "step" in row]
-            config = json.loads((folder / "config.json").read_text())
-        except OSError as error:
-            raise ValueError(f"{folder} is not a run folder: no {Path(error.filename).name}") from None
-        except json.JSONDecodeError:
-            raise ValueError(f"{folder}/config.json is not JSON") from None
-        sets = {match[1]: key for row in rows for key in row if (match := re.match(r"val/(.+)/avg@", key))}
-        val = val or next(iter(sets), None)
-        if val not in sets:
-            raise ValueError(f"{folder}: no evaluations of {val or 'a'} set; there are: {', '.join(sets)}")
-        # a policy's entropy: of the evaluation's own samples, or, if they are drawn at another temperature
-        # (greedily, say), of those that it draws in the next step
-        same_temperature = config.get("val_temperature") == config.get("temperature")
-        next_entropy = {row["step"] - 1: row.get("actor/entropy") for row in rows}
-        for row in rows:
-            if sets[val] in row:
-                row["accuracy"] = 100 * row[sets[val]]
-                row["entropy"] = (row.get(f"val/{val}/entropy") if same_temperature
-                                  else next_entropy.get(row["step"]))
-        runs.append(Run(folder.name, config, rows))
+def read_run(path, val=None) -> Run:
+    """val: name of the validation set; None: the first. ValueError says what is missing."""
+    folder = Path(path)
+    try:
+        rows = [row for row in read_jsonl(folder / "metrics.jsonl") if "step" in row]
+        config = json.loads((folder / "config.json").read_text())
+    except OSError as error:
+        raise ValueError(f"{folder} is not a run folder: no {Path(error.filename).name}") from None
+    except json.JSONDecodeError:
+        raise ValueError(f"{folder}/config.json is not JSON") from None
+    sets = {match[1]: key for row in rows for key in row if (match := re.match(r"val/(.+)/avg@", key))}
+    val = val or next(iter(sets), None)
+    if val not in sets:
+        raise ValueError(f"{folder}: no evaluations of {val or 'a'} set; it has {', '.join(sets) or 'none'}")
+    # a policy's entropy: of the evaluation's own samples, or, if they are drawn at another temperature
+    # (greedily, say), of those that it draws in the next step
+    same_temperature = config.get("val_temperature") == config.get("temperature")
+    next_entropy = {row["step"] - 1: row.get("actor/entropy") for row in rows}
+    for row in rows:
+        if sets[val] in row:
+            row["accuracy"] = 100 * row[sets[val]]
+            row["entropy"] = (row.get(f"val/{val}/entropy") if same_temperature
+                              else next_entropy.get(row["step"]))
+    return Run(folder.name, config, rows, val)
+
+
+def read_runs(paths, val) -> list[Run]:
+    """All of one validation set: val, or the first run's first."""
+    runs = []
+    for path in paths:
+        if Path(path).exists() and not Path(path, "metrics.jsonl").exists():    # as runs/* may hold
+            warn(f"left out {path}: no run folder, it has no metrics.jsonl")
+        else:
+            runs.append(read_run(path, val))
+            val = runs[-1].val
     if not runs:
         raise ValueError("none of the folders is a run folder")
-    return runs, val
+    return runs
 
 
 def describe(name, law, entropy, accuracy) -> str:
@@ -383,11 +392,12 @@ def describe(name, law, entropy, accuracy) -> str:
 
 
 def law(args):
-    (runs, val), sizes = read_runs(args), args.sizes
+    runs, sizes = read_runs(args.runs, args.val), args.sizes
     if sizes and not (len(sizes) == len(runs) > 2 and (np.diff(sizes) > 0).all()):
         raise ValueError("--sizes: give one size per run, three or more, smallest first")
-    print(f"R = -a exp(H) + b; R and RMSE: percentage points on {val}, H: nats; [95 % bootstrap intervals]")
-    data, fits = [run.evaluations() for run in runs], []
+    print(f"R = -a exp(H) + b; R and RMSE: percentage points on {runs[0].val}, H: nats; "
+          f"[95 % bootstrap intervals]")
+    data, fits = [run.evaluations()[1:] for run in runs], []
     for run, (entropy, accuracy) in zip(runs, data):
         try:
             fits.append(fit_entropy_law(entropy, accuracy))
@@ -458,7 +468,7 @@ def plot(args):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    runs, val = read_runs(args)
+    runs = read_runs(args.runs, args.val)
     groups = group_runs(runs)
     plt.rcParams.update({"font.size": 11, "axes.titleweight": "bold", "lines.linewidth": 2, "axes.grid": True,
                          "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
@@ -483,7 +493,7 @@ def plot(args):
         band(accuracy_ax, val_steps, accuracy, color, marker="o", markersize=3)
         band(length_ax, *series(members, "response_length/mean"), color)
 
-        H, R = np.concatenate([run.evaluations() for run in members], axis=1)
+        _, H, R = np.concatenate([run.evaluations() for run in members], axis=1)
         law_ax.plot(H, R, "o", color=color, alpha=0.4, markersize=4, markeredgewidth=0)
         try:
             fit = fit_entropy_law(H, R)
@@ -510,7 +520,7 @@ def plot(args):
 
     for ax, title, x, y in [
             (entropy_ax, "Policy entropy", "step", "nats a token"),
-            (accuracy_ax, f"Validation accuracy ({val})", "step", "right responses (%)"),
+            (accuracy_ax, f"Validation accuracy ({runs[0].val})", "step", "right responses (%)"),
             (law_ax, "Accuracy against entropy", "entropy (nats a token)", "right responses (%)"),
             (tail_ax, "Covariance tail, all steps", "tokens of highest covariance", "mean covariance (nats)"),
             (length_ax, "Response length", "step", "tokens"),

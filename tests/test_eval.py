@@ -1,5 +1,4 @@
 """pass@k, the entropy law, evaluate() and the four commands."""
-import argparse
 import collections
 import itertools
 import json
@@ -439,10 +438,6 @@ def test_law_against_model_size(monkeypatch, tmp_path, capsys):
     assert_refuses(monkeypatch, capsys, "law", *runs, "--sizes", "1,2,3", says="--sizes")
 
 
-def read_runs(*folders, val=None):
-    return E.read_runs(argparse.Namespace(runs=folders, val=val))
-
-
 def write_rows(folder, *rows, **config):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
@@ -455,11 +450,11 @@ def test_greedy_evaluations_take_the_entropy_of_the_same_policy(tmp_path):
     rows = [{"step": 0, "val/toy/avg@1": 0.1, "val/toy/entropy": None}, {"step": 1, "actor/entropy": 0.3},
             {"step": 2, "actor/entropy": 0.2, "val/toy/avg@1": 0.2, "val/toy/entropy": None},
             {"step": 3, "actor/entropy": 0.15}, {"step": 4, "actor/entropy": 0.12, "val/toy/avg@1": 0.25}]
-    (run,), _ = read_runs(write_rows(tmp_path / "greedy", *rows, temperature=1.0, val_temperature=0.0))
-    np.testing.assert_allclose(run.evaluations(), [[0.3, 0.15], [10, 20]])
+    run = E.read_run(write_rows(tmp_path / "greedy", *rows, temperature=1.0, val_temperature=0.0))
+    np.testing.assert_allclose(run.evaluations(), [[0, 2], [0.3, 0.15], [10, 20]])
     own = [row | {"val/toy/entropy": 0.5} for row in rows]    # at a training temperature: its own samples'
-    (run,), _ = read_runs(write_rows(tmp_path / "own", *own, temperature=1.0, val_temperature=1.0))
-    np.testing.assert_allclose(run.evaluations(), [[0.5] * 3, [10, 20, 25]])
+    run = E.read_run(write_rows(tmp_path / "own", *own, temperature=1.0, val_temperature=1.0))
+    np.testing.assert_allclose(run.evaluations(), [[0, 2, 4], [0.5] * 3, [10, 20, 25]])
 
 
 def test_several_validation_sets(monkeypatch, tmp_path, capsys):
@@ -527,12 +522,12 @@ def test_plot(monkeypatch, tmp_path):
     runs = [write_run(tmp_path / "g1", seed=1),
             write_run(tmp_path / "g2", seed=2, entropies=np.linspace(0.8, 0.1, 9)),
             write_run(tmp_path / "k1", loss="kl_cov", kl_cov_ratio=0.02)]
-    groups = E.group_runs(read_runs(*runs)[0])
+    groups = E.group_runs(E.read_runs(runs, None))
     assert {label: [run.name for run in group] for label, group in groups.items()} == {
         "grpo": ["g1", "g2"], "kl_cov": ["k1"]}
     more = [write_run(tmp_path / "g3", seed=3, kl_cov_ratio=0.5),    # grpo does not use it: the same settings
             write_run(tmp_path / "k2", loss="kl_cov", kl_cov_ratio=0.05)]
-    groups = E.group_runs(read_runs(*runs, *more)[0])
+    groups = E.group_runs(E.read_runs([*runs, *more], None))
     assert {label: [run.name for run in group] for label, group in groups.items()} == {
         "grpo": ["g1", "g2", "g3"], "kl_cov, kl_cov_ratio 0.02": ["k1"], "kl_cov, kl_cov_ratio 0.05": ["k2"]}
     out = tmp_path / "results/picture.png"

@@ -7,10 +7,12 @@
 """
 import argparse
 import collections
+import hashlib
 import json
 import logging
 import math
 import os
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -23,12 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 import reward
-from policy import HFSampler, Sample, VLLMSampler, entropy_of
+from policy import HFSampler, VLLMSampler, entropy_of, start_distributed
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Evaluation
-# ---------------------------------------------------------------------------------------------------------
+# --- Evaluation ------------------------------------------------------------------------------------------
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Chance that k of n samples, c of them right, hold a right one: 1 - C(n-c, k) / C(n, k).
@@ -81,14 +81,12 @@ def summarize(records, n, greedy) -> dict:
             "truncated": float(np.mean([r["truncated"] for r in records]))}
 
 
-# ---------------------------------------------------------------------------------------------------------
-# bench: the paper's seven benchmarks, or jsonl files
-# ---------------------------------------------------------------------------------------------------------
+# --- bench: the paper's seven benchmarks, or jsonl files -------------------------------------------------
 
 class Benchmark(NamedTuple):
     dataset: str            # hub id, or path of a jsonl file
     config: str | None
-    split: str | None
+    split: str | None       # None: a file
     problem: str            # name of its column
     answer: str
     rows: int | None        # expected
@@ -107,32 +105,43 @@ BENCHMARKS = {    # as in the paper: AIME and AMC sampled 32 times at 0.6, the o
                           674, 1, 0.0, "math"),
     "minerva": Benchmark("math-ai/minervamath", None, "test", "question", "answer", 272, 1, 0.0, "math"),
 }
-PAPER = {    # Cui et al. 2025, Table 2, avg@k in percent
-    "Qwen2.5-7B": {"average of 7": "GRPO 38.6, clip-higher 38.8, Clip-Cov 40.4, KL-Cov 40.6"},
-    "Qwen2.5-32B": {"average of 7": "GRPO 45.8, clip-higher 47.2, Clip-Cov 50.3, KL-Cov 52.2",
+PAPER = {    # Cui et al. 2025, Table 2, avg@k in percent: what we know of it
+    "Qwen2.5-7B": {"average": "GRPO 38.6, clip-higher 38.8, Clip-Cov 40.4, KL-Cov 40.6"},
+    "Qwen2.5-32B": {"average": "GRPO 45.8, clip-higher 47.2, Clip-Cov 50.3, KL-Cov 52.2",
                     "aime24": "GRPO 21.8, KL-Cov 36.8", "aime25": "GRPO 16.2, KL-Cov 30.8",
                     "math500": "GRPO 84.2, clip-higher 77.2, KL-Cov 84.6"},
 }
 CHUNK = 1000    # problems between two saves
 
 
-def load_benchmark(name, spec: Benchmark) -> list[dict]:
-    """Rows {"problem", "answer", "task", "source"}. ValueError if the dataset cannot be had."""
+def warn(text):
+    if os.environ.get("RANK", "0") == "0":    # once under torchrun
+        print(text, file=sys.stderr)
+
+
+def load_benchmark(name, spec: Benchmark) -> list[dict] | None:
+    """Rows {"problem", "answer", "task", "source"}; None, and a line that says why, if the hub has no such
+    data. ValueError for a bad file."""
     if spec.split is None:
         return reward.load_problems(spec.dataset)
     import datasets
     try:
         table = datasets.load_dataset(spec.dataset, spec.config, split=spec.split)
     except Exception as error:    # the library raises a dozen types for what it cannot reach
-        raise ValueError(f"cannot load dataset {spec.dataset} ({type(error).__name__}); with a network: "
-                         f"hf download --repo-type dataset {spec.dataset}") from None
+        return warn(f"skipped {name}: cannot load dataset {spec.dataset} ({type(error).__name__}); with a "
+                    f"network: hf download --repo-type dataset {spec.dataset}")
     absent = {spec.problem, spec.answer} - set(table.column_names)
     if absent:
-        raise ValueError(f"dataset {spec.dataset} has no column {absent.pop()!r}, but {table.column_names}")
+        return warn(f"skipped {name}: dataset {spec.dataset} has no column {absent.pop()!r}, but "
+                    f"{', '.join(table.column_names)}")
     if len(table) != spec.rows:
-        print(f"warning: {name}: {spec.dataset} has {len(table)} rows, not {spec.rows}", file=sys.stderr)
-    return [{"problem": row[spec.problem], "answer": answer_text(row[spec.answer]),
-             "task": spec.task, "source": name} for row in table]
+        warn(f"warning: {name}: {spec.dataset} has {len(table)} rows, not {spec.rows}")
+    problems = [{"problem": row[spec.problem], "answer": answer_text(row[spec.answer]), "task": spec.task,
+                 "source": name} for row in table]
+    unreadable = sum(not reward.readable(problem["answer"]) for problem in problems)
+    if unreadable:
+        warn(f"warning: {name}: {unreadable} answers cannot be read; their problems count as wrong")
+    return problems
 
 
 def answer_text(answer) -> str:
@@ -150,82 +159,112 @@ def load_tokenizer(model):
         raise ValueError(f"{model}: no model folder with a tokenizer, nor a hub model in reach") from None
 
 
+def read_jsonl(path) -> list[dict]:
+    """The objects of a file, but for a last line that was cut off. ValueError names a line that is none."""
+    rows, lines = [], Path(path).read_text(errors="replace").rstrip("\n").split("\n")
+    for i, line in enumerate(lines, 1):
+        try:
+            rows.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            if i < len(lines):
+                raise ValueError(f"{path}, line {i}: not a JSON object") from None
+    return rows
+
+
+def load_samples(path, settings) -> list[dict]:
+    """What an interrupted run has left: whole chunks, so that the rest is drawn as it would have been."""
+    found, *records = (path.exists() and read_jsonl(path)) or [settings]
+    for key, value in settings.items():
+        if found.get(key) != value:
+            raise ValueError(f"{path} is from another run, with {key} {found.get(key)}, not {value}: choose "
+                             f"another --out, or delete it")
+    if len(records) < settings["problems"] * settings["n"]:
+        del records[len(records) - len(records) % (CHUNK * settings["n"]):]
+    return records
+
+
+def interval_95(draws) -> list[float]:
+    return np.percentile(draws, [2.5, 97.5]).tolist()
+
+
 def bench(args):
-    names, cuda = args.benchmarks.split(","), torch.cuda.is_available()
+    names = [name.strip() for name in args.benchmarks.split(",")]
     for name in names:
         if name not in BENCHMARKS and not name.endswith(".jsonl"):
             raise ValueError(f"unknown benchmark {name!r}: give a .jsonl file or {', '.join(BENCHMARKS)}")
-    if min(args.n, args.max_tokens) < 1 or args.temperature < 0:
-        raise ValueError("--n and --max-tokens must be at least 1, --temperature at least 0")
-    if "RANK" in os.environ:    # torchrun
-        if cuda:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
-    writer = not dist.is_initialized() or dist.get_rank() == 0
-    tokenizer, sampler, results = load_tokenizer(args.model), None, {}
+    if len({Path(name).stem for name in names}) < len(names):
+        raise ValueError(f"--benchmarks {args.benchmarks}: two have the same name")
+    if args.temperature < 0 or args.temperature == 0 and args.samples > 1:
+        raise ValueError("--temperature is 0 or more; 0 is greedy, all samples are the same: set --samples 1")
+    tokenizer = load_tokenizer(args.model)
+    weights = sorted(file.stat().st_mtime_ns for file in Path(args.model).glob("*.safetensors"))    # if local
     out = Path(args.out or f"runs/bench/{args.model.strip('/').replace('/', '-')}")
-    out.mkdir(parents=True, exist_ok=True)
+    todo = {}    # everything that can be refused is, before the first sample
     for name in names:
-        spec = BENCHMARKS.get(name) or Benchmark(name, None, None, "", "", None, args.n, args.temperature, "")
-        try:
-            problems = load_benchmark(name, spec)
-        except (ValueError, OSError) as error:
-            if writer:
-                print(f"skipped {name}: {error}", file=sys.stderr)
-            continue
-        settings = {"model": args.model, "benchmark": name, "problems": len(problems), "n": spec.n,
-                    "temperature": spec.temperature, "max_tokens": args.max_tokens, "seed": args.seed}
-        path = out / f"{Path(name).stem}.jsonl"    # the settings, then one line a response
-        found, *records = [json.loads(line) for line in path.open()] if path.exists() else [settings]
-        if found != settings:
-            raise ValueError(f"{path} is from another run, {found}, not {settings}: choose another --out")
-        for start in range(len(records) // spec.n, len(problems), CHUNK):    # continues an interrupted run
-            if sampler is None and cuda:
+        spec = BENCHMARKS.get(name) or Benchmark(name, None, None, "problem", "answer", None, args.samples,
+                                                 args.temperature, "as each row says")
+        problems = load_benchmark(name, spec)
+        if problems is not None:
+            settings = {"model": args.model, "benchmark": name, "problems": len(problems), "n": spec.n,
+                        "temperature": spec.temperature, "max_tokens": args.max_tokens, "seed": args.seed,
+                        "content": hashlib.sha256(json.dumps([problems, weights]).encode()).hexdigest()[:16]}
+            path = out / f"{Path(name).stem}.jsonl"    # the settings, then one line a response
+            todo[name] = problems, settings, path, load_samples(path, settings)
+    if not todo:
+        raise ValueError("none of the benchmarks could be loaded")
+    if "RANK" in os.environ:    # torchrun
+        start_distributed()
+    writer = not dist.is_initialized() or dist.get_rank() == 0
+    out.mkdir(parents=True, exist_ok=True)
+
+    sampler, results, rng, draws = None, {}, np.random.default_rng(0), []
+    for name, (problems, settings, path, records) in todo.items():
+        n, temperature = settings["n"], settings["temperature"]
+        for start in range(len(records) // n, len(problems), CHUNK):    # continues an interrupted run
+            if sampler is None and torch.cuda.is_available():
                 sampler = VLLMSampler(args.model, tokenizer, dtype=torch.bfloat16, gpu_memory_utilization=0.9,
                                       tensor_parallel_size=args.tensor_parallel)
             elif sampler is None:
                 sampler = HFSampler(args.model, tokenizer, device="cpu", dtype=torch.float32)
-            result = evaluate(sampler, problems[start:start + CHUNK], n=spec.n, temperature=spec.temperature,
+            result = evaluate(sampler, problems[start:start + CHUNK], n=n, temperature=temperature,
                               max_tokens=args.max_tokens, seed=args.seed + start)
             records += [record | {"problem": record["problem"] + start} for record in result["samples"]]
             if writer:    # a crash leaves the old file or the new one
                 text = "".join(json.dumps(line) + "\n" for line in [settings, *records])
                 path.with_suffix(".tmp").write_text(text)
                 path.with_suffix(".tmp").replace(path)
-        results[name] = settings | summarize(records, spec.n, greedy=spec.temperature == 0)
-        right = np.array([record["status"] == "right" for record in records]).reshape(-1, spec.n).mean(axis=1)
-        means = np.random.default_rng(0).choice(right, size=(2000, len(right))).mean(axis=1)
-        results[name]["interval"] = np.percentile(means, [2.5, 97.5]).tolist()    # 95 %, over problems
-    if not results:
-        raise ValueError("none of the benchmarks could be loaded")
+        right = np.array([record["status"] == "right" for record in records]).reshape(-1, n)
+        draws.append(rng.choice(right.mean(axis=1), size=(2000, len(right))).mean(axis=1))    # over problems
+        results[name] = settings | summarize(records, n, greedy=temperature == 0)
+        results[name]["interval"] = interval_95(draws[-1])
     if writer:
         (out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-        print_bench(results, PAPER.get(args.base_model, {}))
+        print_bench(results, interval_95(np.mean(draws, axis=0)), PAPER.get(args.base_model, {}))
     if sampler is not None:
         sampler.close()
-    if dist.is_initialized():
+    if dist.is_initialized():    # vLLM has ended the default group with its own
         dist.destroy_process_group()
 
 
-def print_bench(results, paper):
+def print_bench(results, average_interval, paper):
     row = "{:<14}{:>9}{:>4}{:>5}{:>7}{:>15}{:>8}{:>8}{:>7}{:>9}  {}".format
+    percent = lambda value: f"{100 * value:.1f}"
     print(row("benchmark", "problems", "k", "T", "avg@k", "95 % interval", "pass@k", "tokens", "cut %",
-              "entropy", "paper, avg@k" if paper else ""))
-    averages = []
+              "entropy", "paper, avg@k" if paper else "").rstrip())
     for name, r in results.items():
-        n, (low, high) = r["n"], r["interval"]
-        averages.append(100 * r[f"avg@{n}"])
-        print(row(Path(name).name, r["problems"], n, r["temperature"], f"{averages[-1]:.1f}",
-                  f"{100 * low:.1f} - {100 * high:.1f}", f"{100 * r[f'pass@{n}']:.1f}", round(r["length"]),
-                  f"{100 * r['truncated']:.1f}", "-" if r["entropy"] is None else f"{r['entropy']:.3f}",
-                  paper.get(name, "")))
-    label = f"average of {len(results)}"
-    print(f"{label:<32}{np.mean(averages):>7.1f}{'':>47}  {paper.get(label, '')}".rstrip())
+        n = r["n"]
+        print(row(Path(name).name, r["problems"], n, r["temperature"], percent(r[f"avg@{n}"]),
+                  " - ".join(map(percent, r["interval"])), percent(r[f"pass@{n}"]), round(r["length"]),
+                  percent(r["truncated"]), "-" if r["entropy"] is None else f"{r['entropy']:.3f}",
+                  paper.get(name, "")).rstrip())
+    average = np.mean([r[f"avg@{r['n']}"] for r in results.values()])
+    all_seven = set(results) == set(BENCHMARKS)    # which the paper averages
+    print(row(f"average of {len(results)}", "", "", "", percent(average),
+              " - ".join(map(percent, average_interval)), "", "", "", "",
+              paper.get("average", "") if all_seven else "").rstrip())
 
 
-# ---------------------------------------------------------------------------------------------------------
-# law: accuracy as a function of entropy, R = -a exp(H) + b (Cui et al. 2025, Eq. 6)
-# ---------------------------------------------------------------------------------------------------------
+# --- law: accuracy as a function of entropy, R = -a exp(H) + b (Cui et al. 2025, Eq. 6) ------------------
 
 class Law(NamedTuple):
     a: float          # in the unit of accuracy, like b, rmse and ceiling
@@ -238,17 +277,25 @@ class Law(NamedTuple):
         return self.b - self.a * np.exp(entropy)
 
 
+def least_squares(x, y):
+    """a and b of y = b - a x, over the last axis."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    a = -(centred * y).sum(axis=-1) / (centred ** 2).sum(axis=-1)
+    return a, y.mean(axis=-1) + a * x.mean(axis=-1)
+
+
 def fit_entropy_law(entropy, accuracy) -> Law:
     """Linear least squares on exp(H). entropy: nats; accuracy: any unit; both [evaluations]."""
     entropy, accuracy = np.asarray(entropy, dtype=float), np.asarray(accuracy, dtype=float)
     if not (np.isfinite(entropy).all() and np.isfinite(accuracy).all()):
         raise ValueError("no entropy law: an entropy or an accuracy is NaN or infinite")
-    if len(np.unique(entropy.round(6))) < 3:
-        raise ValueError(f"no entropy law: needs three different entropies, got {entropy.round(6).tolist()}")
-    slope, b = np.polyfit(np.exp(entropy), accuracy, 1)
-    rmse = np.sqrt(np.mean((accuracy - slope * np.exp(entropy) - b) ** 2))
+    if (different := len(np.unique(entropy.round(6)))) < 3:
+        raise ValueError(f"no entropy law: needs three different entropies, got {different} in "
+                         f"{len(entropy)} evaluations")
+    a, b = least_squares(np.exp(entropy), accuracy)
+    rmse = np.sqrt(np.mean((accuracy - b + a * np.exp(entropy)) ** 2))
     r2 = 1 - rmse ** 2 / accuracy.var() if np.ptp(accuracy) > 0 else 0.0    # constant: nothing to explain
-    return Law(float(-slope), float(b), float(rmse), float(r2), float(b + slope))
+    return Law(float(a), float(b), float(rmse), float(r2), float(b - a))
 
 
 def predict_entropy_law(entropy, accuracy, first: int) -> tuple[Law, float]:
@@ -260,126 +307,160 @@ def predict_entropy_law(entropy, accuracy, first: int) -> tuple[Law, float]:
     return law, float(np.sqrt(np.mean(error ** 2)))
 
 
-def bootstrap_entropy_law(entropy, accuracy, draws=1000) -> dict[str, tuple[float, float]]:
+def bootstrap_entropy_law(entropy, accuracy, draws=1000) -> dict[str, list[float]]:
     """95 % intervals of a, b and ceiling from laws refitted to resampled evaluations."""
     pick = np.random.default_rng(0).integers(len(entropy), size=(draws, len(entropy)))
     x, y = np.exp(entropy)[pick], np.asarray(accuracy)[pick]    # [draws, evaluations]
-    mean, spread = x.mean(axis=1, keepdims=True), np.ptp(x, axis=1)
-    x, y, mean = x[spread > 0], y[spread > 0], mean[spread > 0]    # a line needs two points
-    a = -((x - mean) * y).sum(axis=1) / ((x - mean) ** 2).sum(axis=1)
-    b = y.mean(axis=1) + a * mean[:, 0]
-    return {key: tuple(np.percentile(values, [2.5, 97.5])) for key, values in
-            (("a", a), ("b", b), ("ceiling", b - a))}
+    several = np.ptp(x, axis=1) > 1e-6    # a line needs two points
+    a, b = least_squares(x[several], y[several])
+    return {key: interval_95(values) for key, values in (("a", a), ("b", b), ("ceiling", b - a))}
+
+
+def one_curve_p_value(sse_one, sse_each, runs: int, evaluations: int) -> float:
+    """F test of one curve (sum of squared errors sse_one) against a curve per run (sse_each): P(F > f) at
+    2 runs - 2 and evaluations - 2 runs degrees of freedom, in closed form since the first is even."""
+    x, half = (sse_each + 1e-12) / (sse_one + 1e-12), evaluations / 2 - runs    # 1e-12: two perfect fits
+    log_terms = [math.lgamma(half + i) - math.lgamma(half) - math.lgamma(i + 1) for i in range(runs - 1)]
+    return x ** half * sum((1 - x) ** i * math.exp(term) for i, term in enumerate(log_terms))
 
 
 class Run(NamedTuple):
     name: str
     config: dict
-    rows: list[dict]    # metrics.jsonl
-    val: str            # name of the validation set
+    rows: list[dict]    # metrics.jsonl; evaluations have an "accuracy" (%) and, if it is known, an "entropy"
+    val: str            # the validation set that they are of
 
     def evaluations(self):
-        """steps, entropies (nats), accuracies (percent), each [evaluations]. A greedy evaluation has no
-        entropy of its own: it gets that of the training samples of its step."""
-        points = []
-        for row in self.rows:
-            accuracy = next((v for key, v in row.items() if key.startswith(f"val/{self.val}/avg@")), None)
-            entropy = row.get(f"val/{self.val}/entropy")
-            entropy = row.get("actor/entropy") if entropy is None else entropy
-            if accuracy is not None and entropy is not None:
-                points.append((row["step"], entropy, 100 * accuracy))
+        """[3, evaluations]: steps, entropies (nats), accuracies (%)."""
+        points = [(row["step"], row["entropy"], row["accuracy"]) for row in self.rows
+                  if row.get("entropy") is not None]
         return np.array(points, dtype=float).reshape(-1, 3).T
 
 
 def read_run(path, val=None) -> Run:
+    """val: name of the validation set; None: the first. ValueError says what is missing."""
     folder = Path(path)
     try:
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+        rows = [row for row in read_jsonl(folder / "metrics.jsonl") if "step" in row]
         config = json.loads((folder / "config.json").read_text())
     except OSError as error:
-        raise ValueError(f"{path} is not a run folder: no {Path(error.filename).name}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: metrics.jsonl or config.json is not JSON: {error}") from None
-    sets = [key.split("/")[1] for row in rows for key in row if key.startswith("val/") and "/avg@" in key]
-    if not sets or val not in (None, *sets):
-        raise ValueError(f"{path}: no evaluations of {val or 'any set'}; of: {', '.join(sorted(set(sets)))}")
-    return Run(folder.name, config, rows, val or sets[0])
+        raise ValueError(f"{folder} is not a run folder: no {Path(error.filename).name}") from None
+    except json.JSONDecodeError:
+        raise ValueError(f"{folder}/config.json is not JSON") from None
+    sets = {match[1]: key for row in rows for key in row if (match := re.match(r"val/(.+)/avg@", key))}
+    val = val or next(iter(sets), None)
+    if val not in sets:
+        raise ValueError(f"{folder}: no evaluations of {val or 'a'} set; it has {', '.join(sets) or 'none'}")
+    # a policy's entropy: of the evaluation's own samples, or, if they are drawn at another temperature
+    # (greedily, say), of those that it draws in the next step
+    same_temperature = config.get("val_temperature") == config.get("temperature")
+    next_entropy = {row["step"] - 1: row.get("actor/entropy") for row in rows}
+    for row in rows:
+        if sets[val] in row:
+            row["accuracy"] = 100 * row[sets[val]]
+            row["entropy"] = (row.get(f"val/{val}/entropy") if same_temperature
+                              else next_entropy.get(row["step"]))
+    return Run(folder.name, config, rows, val)
+
+
+def read_runs(paths, val) -> list[Run]:
+    """All of one validation set: val, or the first run's first."""
+    runs = []
+    for path in paths:
+        if Path(path).exists() and not Path(path, "metrics.jsonl").exists():    # as runs/* may hold
+            warn(f"left out {path}: no run folder, it has no metrics.jsonl")
+        else:
+            runs.append(read_run(path, val))
+            val = runs[-1].val
+    if not runs:
+        raise ValueError("none of the folders is a run folder")
+    return runs
 
 
 def describe(name, law, entropy, accuracy) -> str:
     intervals = bootstrap_entropy_law(entropy, accuracy)
     text = ", ".join(f"{key} {getattr(law, key):.1f} [{low:.1f}, {high:.1f}]"
                      for key, (low, high) in intervals.items())
-    verdict = "" if law.r2 >= 0.5 else "  THE LAW DOES NOT FIT (R^2 < 0.5)"
+    verdict, (low, high) = "", intervals["a"]
+    if law.r2 < 0.5 or low <= 0 <= high:
+        verdict = f"; THE LAW DOES NOT FIT: {'R^2 is below 0.5' if law.r2 < 0.5 else 'a may be 0'}"
+    elif law.a < 0:
+        verdict = "; a < 0: accuracy rises with entropy"
+    elif law.ceiling > 100:
+        verdict = "; ceiling above 100 %: it cannot hold down to H = 0"
     return f"{name}: {text}, R^2 {law.r2:.2f}, RMSE {law.rmse:.2f}, {len(entropy)} evaluations{verdict}"
 
 
 def law(args):
-    runs = [read_run(path, args.val) for path in args.runs]
+    runs, sizes = read_runs(args.runs, args.val), args.sizes
+    if sizes and not (len(sizes) == len(runs) > 2 and (np.diff(sizes) > 0).all()):
+        raise ValueError("--sizes: give one size per run, three or more, smallest first")
+    print(f"R = -a exp(H) + b; R and RMSE: percentage points on {runs[0].val}, H: nats; "
+          f"[95 % bootstrap intervals]")
     data, fits = [run.evaluations()[1:] for run in runs], []
-    print("R = -a exp(H) + b; R and RMSE in percentage points, H in nats; [95 % bootstrap intervals]")
     for run, (entropy, accuracy) in zip(runs, data):
         try:
             fits.append(fit_entropy_law(entropy, accuracy))
+            print(describe(run.name, fits[-1], entropy, accuracy))
+            if args.first is not None:
+                early, error = predict_entropy_law(entropy, accuracy, args.first)
+                print(f"    first {args.first}: ceiling {early.ceiling:.1f}, RMSE on the rest {error:.2f}")
         except ValueError as error:
             raise ValueError(f"{run.name}: {error}") from None
-        print(describe(run.name, fits[-1], entropy, accuracy))
-        if args.first:
-            early, error = predict_entropy_law(entropy, accuracy, args.first)
-            print(f"    first {args.first}: ceiling {early.ceiling:.1f}, RMSE on the rest {error:.2f}")
-    if len(runs) > 1:    # is it one curve?
-        entropy, accuracy = np.concatenate(data, axis=1)
-        pooled = fit_entropy_law(entropy, accuracy)
-        error = accuracy - np.concatenate([fit(H) for fit, (H, _) in zip(fits, data)])
-        print(describe(f"all {len(runs)} runs", pooled, entropy, accuracy))
-        print(f"    RMSE {pooled.rmse:.2f} with one curve, "
-              f"{np.sqrt(np.mean(error ** 2)):.2f} with a curve per run")
-    if args.sizes:
-        sizes = np.log([float(size) for size in args.sizes.split(",")])
-        if len(sizes) != len(runs) or len(runs) < 3 or not (np.diff(sizes) > 0).all():
-            raise ValueError(f"--sizes {args.sizes}: give one size per run, at least three, smallest first")
-        guess = {}    # for the largest model, from the smaller ones
+    if sizes:
+        guess, x = {}, np.log(sizes)    # guess: for the largest model, from the smaller ones
         for key in ("a", "b"):
-            values = [getattr(fit, key) for fit in fits]
-            slope, intercept = np.polyfit(sizes, values, 1)
-            guess[key] = np.polyval(np.polyfit(sizes[:-1], values[:-1], 1), sizes[-1])
+            values = np.array([getattr(fit, key) for fit in fits])
+            slope, intercept = np.polyfit(x, values, 1)
+            guess[key] = np.polyval(np.polyfit(x[:-1], values[:-1], 1), x[-1])
             print(f"{key} = {intercept:.2f} {slope:+.2f} log(size); {runs[-1].name}: {values[-1]:.2f}, "
                   f"from the smaller models {guess[key]:.2f}")
         entropy, accuracy = data[-1]
         error = accuracy - guess["b"] + guess["a"] * np.exp(entropy)
         print(f"    RMSE of the extrapolated law on {runs[-1].name}: {np.sqrt(np.mean(error ** 2)):.2f}")
+    elif len(runs) > 1:    # is it one curve?
+        entropy, accuracy = np.concatenate(data, axis=1)
+        pooled = fit_entropy_law(entropy, accuracy)
+        each = np.sqrt(np.mean((accuracy - np.concatenate([fit(H) for fit, (H, _) in zip(fits, data)])) ** 2))
+        p = one_curve_p_value(pooled.rmse ** 2, each ** 2, len(runs), len(entropy))
+        print(describe(f"all {len(runs)} runs", pooled, entropy, accuracy))
+        print(f"    RMSE {pooled.rmse:.2f} with one curve, {each:.2f} with a curve per run: "
+              f"{'NOT one curve' if p < 0.05 else 'one curve will do'} (F test, p = {p:.2g})")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# plot
-# ---------------------------------------------------------------------------------------------------------
+# --- plot ------------------------------------------------------------------------------------------------
 
-OPTION_OF = {"clip_cov_ratio": "clip_cov", "clip_cov_lb": "clip_cov", "clip_cov_ub": "clip_cov", "kl_cov_ratio": "kl_cov",
-             "ppo_kl_coef": "kl_cov", "entropy_coeff": "entropy_bonus", "kl_loss_coef": "ref_kl",
-             "top_entropy_ratio": "top_entropy", "keep": "top_entropy"}
+SELECTION = {"selection", "cov_scope", "cov_logprobs"}
+OPTIONS = {"clip_cov": {"clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", *SELECTION},
+           "kl_cov": {"kl_cov_ratio", "ppo_kl_coef", *SELECTION}, "ref_kl": {"kl_loss_coef"},
+           "entropy_bonus": {"entropy_coeff", "entropy_target", "entropy_gain"},
+           "top_entropy": {"top_entropy_ratio", "keep", "cov_scope"}}
+NO_SETTING = "name|seed|overwrite|resume|wandb|max_steps|(probe|keep|eval|val|samples|save|checkpoint)_"
+
+
+def settings_of(run) -> dict:
+    """What the run was trained with: no options of other losses, nor of logging."""
+    unused = set().union(*OPTIONS.values()) - OPTIONS.get(run.config.get("loss"), set())
+    return {key: value for key, value in run.config.items()
+            if key not in unused and not re.match(NO_SETTING, key)}
 
 
 def group_runs(runs) -> dict[str, list[Run]]:
     """Runs that differ only in the seed belong together; a label says in what the groups differ."""
-    # an option of another loss was not used: it neither separates two runs nor stands in a label
-    used = [{key: value for key, value in run.config.items()
-             if OPTION_OF.get(key, run.config.get("loss")) == run.config.get("loss")} for run in runs]
-    differing = [key for key in dict.fromkeys(key for config in used for key in config)
-                 if key not in ("name", "seed", "overwrite", "wandb")
-                 and len({str(config[key]) for config in used if key in config}) > 1] or ["loss"]
-    groups = collections.defaultdict(list)
-    for run, config in zip(runs, used):
-        label = ", ".join(f"{key} {config[key]}" for key in differing if key in config)
-        groups[label.replace("loss ", "")].append(run)
+    used, groups = [settings_of(run) for run in runs], collections.defaultdict(list)
+    differing = [key for key in dict.fromkeys(key for settings in used for key in settings)
+                 if len({str(settings[key]) for settings in used if key in settings}) > 1] or ["loss"]
+    for run, settings in zip(runs, used):
+        label = ", ".join(f"{key} {settings[key]}" for key in differing if key in settings)
+        groups[label.replace("loss ", "", 1)].append(run)
     return groups
 
 
 def series(runs, metric):
-    """The steps that all runs have [S] and the metric [runs, S]."""
-    tables = [{row["step"]: row[metric] for row in run.rows if row.get(metric) is not None} for run in runs]
+    """The steps that all runs have the metric of [S], and its values [runs, S]."""
+    tables = [{row["step"]: row[metric] for row in run.rows if row.get(metric) is not None}
+              for run in runs]
     steps = sorted(set.intersection(*map(set, tables)))
-    if not steps:
-        raise ValueError(f"no step at which {', '.join(run.name for run in runs)} have {metric}")
     return np.array(steps), np.array([[table[step] for step in steps] for table in tables])
 
 
@@ -387,9 +468,8 @@ def plot(args):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    runs = [read_run(path, args.val) for path in args.runs]
+    runs = read_runs(args.runs, args.val)
     groups = group_runs(runs)
-    val_metric = next(key for row in runs[0].rows for key in row if key.startswith(f"val/{runs[0].val}/avg@"))
     plt.rcParams.update({"font.size": 11, "axes.titleweight": "bold", "lines.linewidth": 2, "axes.grid": True,
                          "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
                          "legend.frameon": False})
@@ -401,61 +481,68 @@ def plot(args):
         ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2, linewidth=0)
 
     for i, (label, members) in enumerate(groups.items()):
-        color = f"C{i}"
+        color = f"C{i}" if len(groups) <= 10 else plt.cm.turbo(i / len(groups))
         steps, entropy = series(members, "actor/entropy")
-        val_steps, accuracy = series(members, val_metric)
-        entropies, accuracies = entropy.mean(axis=0), 100 * accuracy.mean(axis=0)
+        val_steps, accuracy = series(members, "accuracy")
+        if not len(steps) or not len(val_steps):
+            raise ValueError(f"{' and '.join(run.name for run in members)}: no training step to draw")
+        entropies, accuracies = entropy.mean(axis=0), accuracy.mean(axis=0)
         change = (f"entropy {entropies[0]:.2f} to {entropies[-1]:.2f}, "
                   f"accuracy {accuracies[0]:.0f} to {accuracies[-1]:.0f} %")
         band(entropy_ax, steps, entropy, color, label=f"{label} (seeds: {len(members)}): {change}")
-        band(accuracy_ax, val_steps, 100 * accuracy, color, marker="o", markersize=3)
+        band(accuracy_ax, val_steps, accuracy, color, marker="o", markersize=3)
         band(length_ax, *series(members, "response_length/mean"), color)
-        tail = [series(members, f"cov/top_{share}%")[1].mean() for share in ("0.02", "0.2", "2")]
-        width = 0.8 / len(groups)
-        tail_ax.bar(np.arange(3) + width * (i + 0.5) - 0.4, tail, width, color=color)
 
         _, H, R = np.concatenate([run.evaluations() for run in members], axis=1)
         law_ax.plot(H, R, "o", color=color, alpha=0.4, markersize=4, markeredgewidth=0)
         try:
-            fit, x = fit_entropy_law(H, R), np.linspace(0, H.max(), 100)
+            fit = fit_entropy_law(H, R)
+            verdict = f"$R^2$ {fit.r2:.2f}" + ", does not fit" * (fit.r2 < 0.5)
             if fit.r2 >= 0.5:
-                law_ax.plot(x, fit(x), color=color, label=f"$R^2$ {fit.r2:.2f}")
-            else:
-                law_ax.plot([], [], color=color, label=f"$R^2$ {fit.r2:.2f}, does not fit")
+                for line, x in ((":", np.linspace(0, H.min())), ("-", np.linspace(H.min(), H.max()))):
+                    law_ax.plot(x, fit(x), line, color=color)
         except ValueError:
-            law_ax.plot([], [], color=color, label="too few evaluations")
+            verdict = "none"    # too few entropies, or NaN
+        law_ax.plot([], [], color=color, label=verdict)
 
+        width = 0.8 / len(groups)
+        for j, share in enumerate(("0.02", "0.2", "2")):
+            _, tail = series(members, f"cov/top_{share}%")
+            if tail.size:
+                tail_ax.bar(j + width * (i + 0.5) - 0.4, tail.mean(), width, color=color)
         window = max(1, len(steps) // 10)    # of a moving mean
-        drop, cov = -np.diff(entropies) / np.diff(steps), series(members, "cov/mean")[1].mean(axis=0)
-        for values, line in ((drop, "-"), (cov, ":")):
-            smooth = np.array([values[j:j + window].mean() for j in range(len(values) - window + 1)])
-            drop_ax.plot(steps[:len(smooth)] + window / 2, smooth, line, color=color)
+        cov_steps, cov = series(members, "cov/mean")
+        drop = -np.diff(entropies) / np.diff(steps)
+        for line, *curve in (("-", steps[:-1], drop), (":", cov_steps, cov.mean(axis=0))):
+            if len(curve[0]) >= window:
+                x, y = (np.convolve(values, np.full(window, 1 / window), "valid") for values in curve)
+                drop_ax.plot(x, y, line, color=color)
 
     for ax, title, x, y in [
             (entropy_ax, "Policy entropy", "step", "nats a token"),
-            (accuracy_ax, f"Validation accuracy ({runs[0].val})", "step", f"{val_metric.split('/')[2]} (%)"),
-            (law_ax, "Accuracy against entropy", "entropy (nats a token)", "accuracy (%)"),
-            (tail_ax, "Covariance tail", "tokens of highest covariance", "their mean covariance (nats)"),
+            (accuracy_ax, f"Validation accuracy ({runs[0].val})", "step", "right responses (%)"),
+            (law_ax, "Accuracy against entropy", "entropy (nats a token)", "right responses (%)"),
+            (tail_ax, "Covariance tail, all steps", "tokens of highest covariance", "mean covariance (nats)"),
             (length_ax, "Response length", "step", "tokens"),
             (drop_ax, "Entropy drop and covariance", "step", "nats")]:
         ax.set(title=title, xlabel=x, ylabel=y)
     entropy_ax.set_ylim(bottom=0)
     length_ax.set_ylim(bottom=0)
     tail_ax.set_xticks(range(3), ["top 0.02 %", "top 0.2 %", "top 2 %"])
-    law_ax.legend(title="fit of $R = b - a\\,e^H$")
+    law_ax.legend(title="fit of $R = b - a\\,e^H$", loc="lower left")
     drop_ax.axhline(0, color="black", linewidth=0.8)
     drop_ax.plot([], [], "k-", label="entropy drop per step")
     drop_ax.plot([], [], "k:", label="mean covariance")
     drop_ax.legend()
     figure.legend(*entropy_ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    shown = ("model", "prompts_per_step", "group_size", "mini_batch_prompts", "lr", "kl_cov_ratio",
-             "clip_cov_ratio")
-    users = {key: [run for run in runs if key in run.config and
-                   OPTION_OF.get(key, run.config.get("loss")) == run.config.get("loss")] for key in shown}
-    settings = ", ".join(f"{key} {value}" for key in shown
-                         for value in dict.fromkeys(str(run.config[key]) for run in users[key]))
-    caption = (f"Runs: {', '.join(run.name for run in runs)}. Settings: {settings}. Lines: mean over seeds; "
-               f"bands: lowest to highest seed. Last panel: moving mean over {window} steps.")
+    settings = []
+    for key in ("model", "prompts_per_step", "group_size", "mini_batch_prompts", "lr", "kl_cov_ratio",
+                "clip_cov_ratio"):
+        values = dict.fromkeys(str(used[key]) for used in map(settings_of, runs) if key in used)
+        settings += [f"{key} {' or '.join(values)}"] * bool(values)
+    caption = (f"Runs: {', '.join(run.name for run in runs)}. Settings: {', '.join(settings)}. "
+               "Lines: mean over seeds, at the steps that all have; bands: lowest to highest seed. Fits are "
+               "dotted beyond the data. Last panel: moving mean over a tenth of the run.")
     figure.supxlabel(textwrap.fill(caption, 150), fontsize=9)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -464,9 +551,7 @@ def plot(args):
         print(f"wrote {path}")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# tokens: which tokens carry the entropy (Wang et al. 2025)
-# ---------------------------------------------------------------------------------------------------------
+# --- tokens: which tokens carry the entropy (Wang et al. 2025) -------------------------------------------
 
 @torch.inference_mode()
 def token_entropies(model, pairs, n_ids) -> np.ndarray:
@@ -482,12 +567,17 @@ def token_entropies(model, pairs, n_ids) -> np.ndarray:
 
 def tokens(args):
     tokenizer, problems = load_tokenizer(args.model), reward.load_problems(args.data)[:args.problems]
+    if args.other and load_tokenizer(args.other).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"--other {args.other}: its tokenizer is not that of {args.model}")
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     sampler = HFSampler(args.model, tokenizer, device=device, dtype=dtype)
     prompts = [reward.format_prompt(problem, tokenizer) for problem in problems]
-    groups = sampler.generate(prompts, n=args.n, max_tokens=args.max_tokens, temperature=1.0, seed=args.seed)
+    groups = sampler.generate(prompts, n=args.samples, max_tokens=args.max_tokens, temperature=1.0,
+                              seed=args.seed)
     pairs = [(prompt, sample.token_ids) for prompt, group in zip(prompts, groups) for sample in group]
     entropy = token_entropies(sampler.model, pairs, len(tokenizer))
+    if len(entropy) < 20:
+        raise ValueError(f"{len(entropy)} tokens are too few for 5 % bands: raise --problems or --samples")
     percentiles = ", ".join(f"{p} % {np.percentile(entropy, p):.3f}" for p in (5, 25, 50, 75, 80, 90, 95, 99))
     print(f"{len(entropy)} tokens, {len(pairs)} responses of {args.model}, temperature 1; entropies in nats\n"
           f"mean {entropy.mean():.3f}; {100 * np.mean(entropy < 0.01):.1f} % of the tokens are below 0.01; "
@@ -497,16 +587,15 @@ def tokens(args):
     counts = np.bincount(ids)
     means = np.bincount(ids, weights=entropy) / counts.clip(min=1)
     frequent = sorted(np.flatnonzero(counts >= args.min_count), key=lambda i: -means[i])
-    print(f"mean entropy and count of tokens seen {args.min_count} times or more")
+    print(f"mean entropy and count of the {len(frequent)} tokens seen {args.min_count} times or more")
     for title, chosen in (("highest", frequent[:args.top]), ("lowest", frequent[::-1][:args.top])):
         listed = [f"{tokenizer.decode([i])!r} {means[i]:.3f} {counts[i]}" for i in chosen]
         print(f"  {title}: {', '.join(listed)}")
 
     if args.other:
-        load_tokenizer(args.other)    # one clear line if there is no such model
         other = AutoModelForCausalLM.from_pretrained(args.other, dtype=dtype).to(device).eval()
         after = token_entropies(other, pairs, len(tokenizer))
-        order, k = np.argsort(entropy, kind="stable"), max(1, len(entropy) // 5)
+        order, k = np.argsort(entropy, kind="stable"), len(entropy) // 5
         same = len(np.intersect1d(order[-k:], np.argsort(after, kind="stable")[-k:])) / k
         print(f"\nthe same responses under {args.other}: mean {after.mean():.3f}; {100 * same:.1f} % of the "
               f"top 20 % positions are the same (chance: 20 %)\nin 5 % bands of {args.model}'s entropy:"
@@ -517,16 +606,29 @@ def tokens(args):
 
     if args.temperatures:
         threshold = float(np.percentile(entropy, 80))
-        print(f"\navg@{args.n} (%) with one temperature for tokens above {threshold:.3f} nats (80th "
+        print(f"\navg@{args.samples} (%) with one temperature for tokens above {threshold:.3f} nats (80th "
               f"percentile), another below\n{'temperature':>12}{'above; 1 below':>16}{'below; 1 above':>16}")
-        for t in map(float, args.temperatures.split(",")):
-            cells = []
-            for above, below in ((t, 1.0), (1.0, t)):
-                sampler.fork = (threshold, above)
-                result = evaluate(sampler, problems, n=args.n, temperature=below, max_tokens=args.max_tokens,
-                                  seed=args.seed)
-                cells.append(100 * result[f"avg@{args.n}"])
-            print(f"{t:>12}{cells[0]:>16.1f}{cells[1]:>16.1f}")
+    for t in args.temperatures:
+        cells = []
+        for above, below in ((t, 1.0), (1.0, t)):
+            sampler.fork = (threshold, above)
+            result = evaluate(sampler, problems, n=args.samples, temperature=below,
+                              max_tokens=args.max_tokens, seed=args.seed)
+            cells.append(100 * result[f"avg@{args.samples}"])
+        print(f"{t:>12}{cells[0]:>16.1f}{cells[1]:>16.1f}")
+
+
+def at_least_1(text) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def positive_numbers(text) -> list[float]:
+    numbers = [float(number) for number in text.split(",")]
+    if not all(0 < number < math.inf for number in numbers):
+        raise ValueError
+    return numbers
 
 
 def main():
@@ -534,7 +636,7 @@ def main():
     commands = parser.add_subparsers(required=True, metavar="{bench,law,plot,tokens}")
 
     def command(function, help):
-        sub = commands.add_parser(function.__name__, help=help,
+        sub = commands.add_parser(function.__name__, help=help, usage=argparse.SUPPRESS, allow_abbrev=False,
                                   formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         sub.set_defaults(function=function)
         return sub.add_argument
@@ -542,42 +644,42 @@ def main():
     add = command(bench, "accuracy on benchmarks")
     add("model", help="path or hub name")
     add("--benchmarks", default=",".join(BENCHMARKS), help="of the table in this file, or jsonl files")
-    add("--n", type=int, default=4, help="samples a problem, for jsonl files")
+    add("--samples", type=at_least_1, default=4, help="samples a problem, for jsonl files")
     add("--temperature", type=float, default=1.0, help="for jsonl files")
-    add("--max-tokens", type=int, default=8192)
+    add("--max-tokens", type=at_least_1, default=8192)
     add("--seed", type=int, default=1)
-    add("--tensor-parallel", type=int, default=1, help="GPUs an engine, under torchrun")
+    add("--tensor-parallel", type=at_least_1, default=1, help="GPUs an engine, under torchrun")
     add("--base-model", choices=list(PAPER), help="print the paper's numbers for this base model")
     add("--out", help="folder of bench.json and the samples, default runs/bench/MODEL; "
         "an interrupted run in it is continued")
     add = command(law, "fit accuracy against entropy")
     add("runs", nargs="+", help="run folders")
-    add("--first", type=int, help="fit the first N evaluations, report the error on the rest")
-    add("--sizes", help="model size of each run, smallest first: coefficients against log size")
-    add("--val", help="validation set, if there are several")
+    add("--first", type=at_least_1, help="fit the first N evaluations, report the error on the rest")
+    add("--sizes", type=positive_numbers, help="model size of each run, smallest first: coefficients by size")
+    add("--val", help="validation set, if there are several; default: the first run's first")
     add = command(plot, "one picture of any number of runs")
     add("runs", nargs="+", help="run folders")
     add("--out", default="results/plot.png")
     add("--svg", action="store_true", help="write an SVG as well")
-    add("--val", help="validation set, if there are several")
+    add("--val", help="validation set, if there are several; default: the first run's first")
     add = command(tokens, "which tokens carry the entropy")
     add("model", help="path or hub name")
     add("data", help="jsonl file or hub dataset")
     add("--other", help="a later checkpoint: change of entropy, overlap of the top 20 %%")
-    add("--temperatures", help="two-temperature decoding, e.g. 0.5,1,1.5")
-    add("--problems", type=int, default=128)
-    add("--n", type=int, default=4, help="responses a problem")
-    add("--max-tokens", type=int, default=64)
-    add("--min-count", type=int, default=20)
-    add("--top", type=int, default=10, help="tokens to list")
+    add("--temperatures", type=positive_numbers, default=[], help="two-temperature decoding, e.g. 0.5,1,1.5")
+    add("--problems", type=at_least_1, default=128)
+    add("--samples", type=at_least_1, default=4, help="responses a problem")
+    add("--max-tokens", type=at_least_1, default=64)
+    add("--min-count", type=at_least_1, default=20)
+    add("--top", type=at_least_1, default=10, help="tokens to list")
     add("--seed", type=int, default=1)
     args = parser.parse_args()
     transformers_logging.disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)    # retries of an unreachable hub
     try:
         args.function(args)
-    except (ValueError, OSError) as error:
-        print(f"eval.py {args.function.__name__}: {error}", file=sys.stderr)
+    except (ValueError, OSError, ImportError) as error:
+        warn(f"eval.py {args.function.__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}")
         sys.exit(2)
 
 

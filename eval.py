@@ -450,6 +450,8 @@ def group_runs(runs) -> dict[str, list[Run]]:
     used, groups = [settings_of(run) for run in runs], collections.defaultdict(list)
     differing = [key for key in dict.fromkeys(key for settings in used for key in settings)
                  if len({str(settings[key]) for settings in used if key in settings}) > 1] or ["loss"]
+    if len({str(settings.get("loss")) for settings in used}) == len({str(settings) for settings in used}):
+        differing = ["loss"]    # its name says enough
     for run, settings in zip(runs, used):
         label = ", ".join(f"{key} {settings[key]}" for key in differing if key in settings)
         groups[label.replace("loss ", "", 1)].append(run)

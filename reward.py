@@ -5,8 +5,26 @@
 Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot. Expressions
 (sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the response its reward.
 """
-import ast, builtins, ctypes, json, logging, os, pathlib, pickle, re, resource, secrets, select, shutil, signal
-import subprocess, sys, tempfile, threading, time
+import ast
+import builtins
+import ctypes
+import json
+import logging
+import math
+import os
+import pathlib
+import pickle
+import re
+import resource
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import lru_cache
@@ -45,17 +63,24 @@ def final_text(response):
     text = response.rpartition("</think>")[2]
     return "" if "<think>" in text else text
 
+def closing_brace(text, start):
+    """Index of the brace that closes the one before start; None if there is none."""
+    depth = 1
+    for brace in re.compile(r"\\.|[{}]").finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return brace.start()
+    return None
+
 def extract_boxed(response):
     """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none."""
     text = final_text(response)
     for box in list(re.finditer(r"\\(?:boxed|fbox)\s*(?:\{|(-?\d[\d./]*))", text))[:-6:-1]:    # few: linear time
         if box[1]:
             return box[1].rstrip(".")                                      # \boxed 2
-        depth = 1
-        for brace in re.compile(r"\\.|[{}]").finditer(text, box.end()):
-            depth += {"{": 1, "}": -1}.get(brace[0], 0)
-            if depth == 0:
-                return text[box.end():brace.start()]
+        end = closing_brace(text, box.end())
+        if end is not None:
+            return text[box.end():end]
     return None
 
 def extract_code(response):
@@ -90,27 +115,37 @@ def verify_countdown(response, problem):
     except (SyntaxError, ValueError, KeyError, AttributeError, ZeroDivisionError, RecursionError, MemoryError):
         return False
 
-# --- math: one notation, then exact numbers, then sympy ----------------------------------------------------------------
+# --- math: one notation; then lists piece by piece, numbers exactly, the rest by sympy -------------------------------
 
-_UNICODE = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00d7": "\\times ", "\u03c0": "\\pi ", "\u221e": "\\infty ",
-                          "\u221a": "\\sqrt ", "\u222a": "\\cup ", "\u00b1": "\\pm ", "\u2264": "\\le ", "\u2265": "\\ge ",
-                          "\u00b0": "\\degree ", "\u2205": "\\emptyset ", "\u00b2": "^2", "$": "", "~": " "})
+_SIGNS = str.maketrans({"−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ",
+                        "√": "\\sqrt ", "∪": "\\cup ", "±": "\\pm ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ",
+                        "°": "\\degree ", "∅": "\\emptyset ", "²": "^2 ", "³": "^3 ", "½": "\\frac12 ",
+                        "$": "", "~": " ", "\n": " ", ";": ","})
+_COMMANDS = {**dict.fromkeys("left right bigl bigr Bigl Bigr big Big quad qquad displaystyle".split(), " "),
+             **dict.fromkeys("mbox hbox textbf textit textrm mathrm mathbf mathit operatorname".split(), "\\text"),
+             **dict.fromkeys("dfrac tfrac cfrac".split(), "\\frac"), "approx": "=", "varnothing": "\\emptyset ",
+             "leq": "\\le ", "leqslant": "\\le ", "lt": "<", "geq": "\\ge ", "geqslant": "\\ge ", "gt": ">",
+             "langle": "(", "rangle": ")", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]"}
 _NOTATION = [(re.compile(pattern), new) for pattern, new in [
-    (r"(?<=\d)(?:\\[,! ]|\{,\}|,\\!|\\!,| )(?=\d{3}(?!\d))", ""),                                      # 10{,}000
-    (r"(?<!\\)\\(?:[,;:>!() ]|\[|\](?!\d)|(?:displaystyle|q?quad|left|right|[bB]igg?[lr]?)(?![a-zA-Z]))", " "),
-    (r"\\(?:mbox|hbox|text[a-z]{2}|math(?:rm|bf|sf|it)|rm|bf|operatorname)(?![a-z])", r"\\text"),
-    (r"\\text\s*(?:\{\s*([^\Wmgshl\dJKCFWV])\s*\}|([a-zA-Z])(?![a-zA-Z]))", lambda m: m[1] or m[2]),
+    (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"),
+    (r"(?<=\d)(?:\\[,!;: ]|\{,\}|(?:\\!)?,\\!|\\!,| )(?=\d{3}(?!\d))", ""),                            # 10{,}000
+    (r"(?<!\\)\\(?:[!,;:>() ]|\[|\](?!\d))", " "), (r"\\([a-zA-Z]+)", lambda m: _COMMANDS.get(m[1], "\\" + m[1])),
+    (r"(?<![\\a-zA-Z])(sqrt|pi)(?![a-zA-Z])", r"\\\1 "), (r"sqrt\s*\(([^()]*)\)", r"sqrt{\1}"),
     (r"(?:\\text\s*\{)?\s*\b([tmb])(?:housand|illion)\b\s*\}?", lambda m: f"\\times 10^{' tmb'.index(m[1]) * 3}"),
-    (r"^\s*(?:\\text\s*\{([^{}]*)\}|\(([^(),]*)\))\s*$", lambda m: m[1] or m[2] or ""),
-    (r"\\?sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"), (r"(?<![\\a-zA-Z])(sqrt|pi)\b", r"\\\1 "), (r"\*\*", "^"),
-    (r"\+/-|^\+-", r"\\pm "), (r"\\approx", "="), (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
-    (r"\\langle", "("), (r"\\rangle", ")"), (r"\\lbrace", r"\\{"), (r"\\rbrace", r"\\}"),
-    (r"\^\s*\{?\s*\\circ\s*\}?|\bdegrees?\b|\\text\s*\{\s*degrees?\s*\}", r"\\degree "),
+    (r"\\text\s*\{\s*percent\s*\}|\bpercent\b|\\%", "%"), (r"\b([ap])\. ?m\.?", r"\1m"),
+    (r"\^\s*\{?\s*\\circ\s*\}?|(?<!\\)\bdegrees?\b|\\text\s*\{\s*degrees?\s*\}", r"\\degree "),
+    (r",?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)", ","), (r"\+/-|^\+-", r"\\pm "),
+    (r"^\s*\\text\s*\{([^{}]*)\}\s*$", r"\1"), (r"^\s*\(?(\w+)\)\s*$", r"\1"), (r"\((\w+)\)(?=_)", r"\1"),    # \text{(C)}
+    (r"\\text\s*\{\s*([ei])\s*\}|(?<![\d)} ])\\text\s*\{\s*(\w)\s*\}", lambda m: m[1] or m[2]),
+    (r"([\^_]) ?(-?\d+|\w)", r"\1{\2}"), (r"\\\{\s*\\\}", r"\\emptyset"), (r"\\\{ *[a-z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|[|:])(.*)\\\}", r"\1"),   # {x|x>2}
 ]]
-_UNIT = re.compile(r"(?<=[\d)}])(?: ?\\text\{[^{}]*\}| [a-zA-Z]{2,}\b| ?[cmk]m\b| ?kg\b)"
-                   r"(?:[ /^\d.]|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]{2,}\b)*(?=[,)]|$)")
-_UNREADABLE = re.compile(r"[\d)}\]]\s*\^\s*\{?[^{}^]*\d\s*\^|\^\s*\{?\s*-?\d{5}|\d{5}\s*!|!\s*!|\d \d|\\binom\s*\{?\s*\d{5}"
-                         r"|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")   # power towers and the like keep sympy busy
+# In \text{} any words are a unit; outside of it only words that are no product of variables and no operation.
+_UNIT = re.compile(r"( ?\\text\{(?:[^{}]|\{[^{}]*\})*\}|(?<=[\d)}]) ?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b"
+                   r"|(?<=[\d)}]) (?!.*\b(?:not|plus|minus|times|over|choose|squared|cubed|factorial|dozen|hundred)\b)[a-zA-Z]{4,}\b)"
+                   r"(?: |/|\^ ?\{?-?\d\}?|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]+\b)*$")
+_NAME = re.compile(r"((?:[^=<>+\-\d\\]|\\[a-z]+|(?<=[_({])\d+|\^\{?-1\}?)+)(?:=|\\in(?![a-z]))(.*)", re.DOTALL)
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|cap|setminus|mathbb)(?![a-z])")
+_SLOW = re.compile(r"\\binom\s*\{?\s*\d{5}|\d \d|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")   # or unreadable
 
 class Number(NamedTuple):
     value: Fraction
@@ -122,48 +157,52 @@ def number(text):
     """-3, .25, 7/4, \\frac{7}{4}, 1 3/4, 1\\frac{3}{4}, 2e-7, 2 \\times 10^{-7} as a Number, anything else as None."""
     if text.isascii() and text.isdecimal():                # most answers
         return Number(Fraction(int(text)), 0, Fraction(1))
-    text = re.sub(r" ?\\(?:times|cdot) ?10 ?\^ ?\{? ?([-+]?\d+) ?\}?$", r"e\1", text.strip())
-    text = re.sub(r"(?<=\d) ?\\frac ?\{ ?(\d+) ?\} ?\{ ?(\d+) ?\}$|\\frac ?\{ ?(-?\d+) ?\} ?\{ ?(\d+) ?\}$",
-                  lambda m: f" {m[1]}/{m[2]}" if m[1] else f"{m[3]}/{m[4]}", text)
-    m = re.fullmatch(r"([-+]?) ?(?:(\d+) (?=\d+/))?(?:(-?\d+)/(0*[1-9]\d*)|(?=\.?\d)(\d*)(\.?)(\d*)(?:[eE]([-+]?\d{1,3}))?)", text)
+    text = re.sub(r" ?(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([-+]?\d+) ?\}?$", r"e\1", text.strip())
+    text = re.sub(r"\\[dt]?frac ?\{ ?(-?\d+) ?\} ?\{ ?(-?\d+) ?\}$", r" \1/\2", text).strip()
+    text = re.sub(r"(\d*)\.(\d*)\\overline ?\{ ?(\d+) ?\}$", lambda m: str(Fraction(
+        int(m[1] + m[2] + m[3]) - int("0" + m[1] + m[2]), (10 ** len(m[3]) - 1) * 10 ** len(m[2]))), text)
+    m = re.fullmatch(r"([-+]?) ?(?:(\d+) +(?=\d+/))?(?:(-?\d+)/(-?0*[1-9]\d*)|(?=\.?\d)(\d*)(\.?)(\d*)(?:[eE]([-+]?\d{1,3}))?)", text)
     if not m:
         return None
     sign, whole, top, bottom, integer, point, decimals, exponent = m.groups()
     power = int(exponent or 0) - len(decimals or "")
     ulp = Fraction(10 ** max(power, 0), 10 ** max(-power, 0))
     value = Fraction(int(top), int(bottom)) if top else int(integer + decimals) * ulp
-    if whole and value >= 1:
+    if whole and not 0 <= value < 1:
         return None                                                        # 2\frac{3}{2} is a product
     digits = len((integer + decimals).lstrip("0")) if point else 0
     return Number((value + int(whole or 0)) * (-1 if sign == "-" else 1), digits, ulp)
 
 def same_number(a, b):
-    """Equal; or one is a decimal with six digits or more that rounds, or cuts off, the other, which is exact."""
+    """Equal; or one is a decimal with six digits or more that rounds, or cuts off, the other, which is exact and no
+    integer. From 16 digits on a decimal is what a float prints."""
     if a.value == b.value or bool(a.digits) == bool(b.digits):
         return a.value == b.value
     decimal, exact = (a, b) if a.digits else (b, a)
     error = (exact.value - decimal.value) * (1 if decimal.value > 0 else -1)
-    return decimal.digits >= 6 and (2 * abs(error) <= decimal.ulp or 0 <= error < decimal.ulp)
-
-def same_numbers(gold, pred):
-    """Verdict on two tuples, intervals, sets or lists of plain numbers; None if they are something else."""
-    parts = [re.fullmatch(r"(\(|\[|\\\{|)(.*?)(\)|\]|\\\}|)", text, re.DOTALL).groups() for text in (gold, pred)]
-    (a, kind_a), (b, kind_b) = [([number(x) for x in inside.split(",")], (left + right).replace("\\{\\}", ""))
-                                for left, inside, right in parts]
-    if len(a) < 2 or len(b) < 2 or not all(a + b):
-        return None
-    if not kind_a:                                         # sets and lists of solutions have no order
-        a, b = sorted(a), sorted(b)
-    return kind_a == kind_b and len(a) == len(b) and all(map(same_number, a, b))
+    close = 2 * abs(error) <= decimal.ulp or 0 <= error < decimal.ulp
+    float_noise = decimal.digits >= 16 and abs(error) < abs(exact.value) / 2 ** 52
+    return decimal.digits >= 6 and exact.value.denominator > 1 and (close or float_noise)
 
 def unify(text):
-    """An answer without wrappers, spacing commands, money signs, thousands separators."""
-    from latex2sympy2_extended import NormalizationConfig, normalize_latex
-    text = text.replace("\\$", "").translate(_UNICODE)
+    """An answer without wrappers, spacing commands, money signs, thousands separators; TeX arguments in braces."""
+    text = (extract_boxed(text) or text).replace("\\$", "").translate(_SIGNS)
+    if "\\begin" not in text:                              # there it ends a row, else it is an escape too many
+        text = text.replace("\\\\", "\\")
     for pattern, new in _NOTATION:
         text = pattern.sub(new, text)
-    text = normalize_latex(text, NormalizationConfig(malformed_operators=True, boxed="none")).rstrip(" .,:").lstrip(" ,:")
-    thousands = ", " in text or re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", text)          # but (1,200) is a pair
+    for command in reversed(list(re.finditer(r"\\(?:frac|sqrt(?:\[\w+\])?|text|mathbb|overline)(?![a-z])", text))):
+        end = command.end()
+        for _ in range(2 if command[0] == "\\frac" else 1):
+            token = re.compile(r"\s*(\{|\\[a-z]+|\d+|[^\s\\}])").match(text, end)
+            if not token:
+                break
+            argument = token[1][0] if command[0] == "\\frac" and token[1].isdigit() else token[1]
+            if argument != "{":
+                text = f"{text[:end]}{{{argument}}}{text[token.start(1) + len(argument):]}"
+            end = (closing_brace(text, text.index("{", end) + 1) or len(text)) + 1
+    text = re.sub(r" +", " ", text).rstrip(" .,:").lstrip(" ,:")
+    thousands = ", " in text or re.fullmatch(r"-?\d{1,3}(,\d{3})+(?!\d)[^,]*", text)           # but (1,200) is a pair
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text) if thousands else text
 
 def readable(answer):
@@ -175,66 +214,136 @@ def readable(answer):
 @lru_cache(50_000)
 def same_answer(gold, pred):
     """True if two answers mean the same. May take any time and memory, so only workers call it."""
-    texts = [unify(gold), unify(pred)]
-    if not readable(gold) or texts[0].replace(" ", "") == texts[1].replace(" ", ""):
-        return readable(gold)
-    units = [re.sub(r"[^a-z\d/]|text|s\b", "", "".join(_UNIT.findall(t)).lower()) for t in texts]
+    return readable(gold) and same(unify(gold), unify(pred))
+
+def value_of(text):
+    """(name, value) of an assignment: x = 5, f(x) = x, (x,y) = (1,2), x \\in [0,1], n = 1,2; else (None, text)."""
+    m = _NAME.fullmatch(text)
+    if not m or "," in m[2] and "=" in m[2]:
+        return None, text
+    return m[1].replace(" ", ""), m[2].rpartition("=")[2].strip()
+
+def elements(text):
+    """(brackets, elements) of a tuple or interval, of a ratio (":"), of a set or list ("", no order)."""
+    def cut(text, sign):
+        depths = accumulate((c in "([{") - (c in ")]}") for c in text)
+        ends = [i for i, (c, depth) in enumerate(zip(text, depths)) if c == sign and depth == 0]
+        return [text[i:j].strip() for i, j in zip([0, *[i + 1 for i in ends]], [*ends, len(text)])]
+    m = re.fullmatch(r"(\(|\[|\\\{)(.*)(\)|\]|\\\})", text, re.DOTALL)
+    if m and 0 not in list(accumulate((c in "([{") - (c in ")]}") for c in text))[len(m[1]) - 1:-1]:
+        brackets, parts = (m[1] + m[3]).replace("\\{\\}", ""), cut(m[2], ",")
+        if not brackets or len(parts) > 1 and "\\pm" not in text:
+            return brackets, parts
+    parts = cut(text, ",")
+    names = {value_of(part)[0] for part in parts}
+    if len(names) == len(parts) > 1 and None not in names:                 # x = 1, y = 2 is (1,2)
+        return "()", [value for _, value in sorted(map(value_of, parts))]
+    if len(parts) == 1 and ":" in text:
+        return ":", cut(text, ":")
+    return "", [part.replace("\\pm", sign).replace("\\mp", "+-".replace(sign, ""))
+                for part in parts for sign in ("+-" if re.search(r"\\[pm]{2}", part) else "+")]
+
+def same(gold, pred):
+    """True if two answers in the notation of unify mean the same: names, brackets and order first, then what is left."""
+    if re.sub(r"(?<!\d) | (?!\d)", "", gold) == re.sub(r"(?<!\d) | (?!\d)", "", pred):
+        return True
+    (name_g, value_g), (name_p, value_p) = value_of(gold), value_of(pred)
+    if name_g == name_p or not name_g and "=" not in gold or not name_p and "=" not in pred:
+        if (gold, pred) != (value_g, value_p):
+            return same(value_g, value_p)
+    (brackets_g, a), (brackets_p, b) = elements(gold), elements(pred)
+    if len(a) == len(b) and brackets_g == brackets_p:
+        if len(a) == 1:
+            return same_atom(a[0], b[0])
+        if brackets_g:
+            return all(map(same, a, b))
+        for x in a:                                        # sets and lists of solutions have no order
+            b.remove(match) if (match := next((y for y in b if same(x, y)), None)) is not None else None
+        return not b
+    return bool(_RELATION.search(gold + pred)) and same_sets(a if not brackets_g else [gold], b if not brackets_p else [pred])
+
+def same_atom(gold, pred):
+    """Compare two answers that are no lists: words, or a number or an expression with or without a unit."""
+    units = [_UNIT.search(text) for text in (gold, pred)]
+    units = [re.sub(r"[^a-z\d/]|text|s\b", "", m[0].lower()) if m else "" for m in units]
     if all(units) and units[0] != units[1]:
         return False
-    texts = [re.sub(r"\\text\{([^{}]*)\}", r"\1", _UNIT.sub("", t)).strip() for t in texts]
-    texts = [t if re.search(r"\\[a-z]*(?:sin|cos|tan|cot|sec|csc)", t) else re.sub(r" ?\\degree ?[CF]?$", "", t) for t in texts]
-    percent = [t.endswith("%") for t in texts]
-    g, p = [re.sub(r" ?\\?%$", "", t) for t in texts]
-    if re.search(r"\d ?: ?\d|[\dA-F]_\{?\d|(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$", g + "\n" + p, re.MULTILINE):
-        words = [[w.lstrip("0") for w in re.findall(r"[^\W_]+|[:.]", t)] for t in (g, p)]           # times, bases, words
-        return words[0] == words[1] or len(g) > 1 and g.casefold() == p.casefold()
+    texts = [re.sub(r"\\text\{((?:[^{}]|\{[^{}]*\})*)\}", r" \1 ", _UNIT.sub("", t)).strip() for t in (gold, pred)]
+    if units[0]:
+        texts[1] = re.sub(rf"(?<=\d) ?{units[0]}$", "", texts[1])          # 1.5 m, if the gold answer is in metres
+    g, p = [t if re.search(r"\\[a-z]*(?:sin|cos|tan|cot|sec|csc)", t) else re.sub(r" ?\\degree ?[CF]?(?! ?\d)", "", t) for t in texts]
+    percent = [t.endswith("%") for t in (g, p)]
+    g, p = g.rstrip(" %"), p.rstrip(" %")
+    if re.search(r"(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$", g + "\n" + p, re.MULTILINE) or g.isalpha() and g.casefold() == p.casefold():
+        return len(g) > 1 and re.findall(r"\w+", g.casefold()) == re.findall(r"\w+", p.casefold())
     a, b = number(g), number(p)
     if a and b:
         if percent[0] != percent[1]:                       # 50\% is 50 to some and 1/2 to others
             hundred, other = (a, b) if percent[0] else (b, a)
             return other.value in (hundred.value, hundred.value / 100)
         return same_number(a, b)
-    verdict = same_numbers(g, p)
-    return same_expression(g, p) if verdict is None else verdict
+    return g == p or not re.search(r"\d[A-F]?_", g + p) and same_expression(g, p)          # 101_2 is no product
 
 @lru_cache(50_000)
 def parse(text):
-    """The sympy object that an answer in LaTeX stands for, without floats; None if it is unreadable or explosive."""
+    """The sympy object that an answer in LaTeX stands for, not evaluated, without floats; None if it is unreadable or would
+    be a number of millions of digits."""
+    import sympy as sp
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    def bits(x):                                           # at least log2 |x|
+        if getattr(x, "is_Rational", False):
+            return math.log2(max(abs(x.p), x.q))
+        n = [bits(arg) for arg in getattr(x, "args", ())]
+        if isinstance(x, (sp.Pow, sp.factorial)):
+            return n[0] * 2.0 ** min(n[-1], 60)
+        return sum(n) + 1
     depth = accumulate((c in "([{") - (c in ")]}") for c in text)
-    if _UNREADABLE.search(text) or max(depth, default=0) > 20:
+    if _SLOW.search(text) or max(depth, default=0) > 20:
         return None
     text = re.sub(r"\d*\.\d+", lambda m: "\\frac{%d}{%d}" % Fraction(m[0]).as_integer_ratio(), text)
     text = re.sub(r"(?<=\d) ?\(", r"\\cdot(", text.replace("\\degree", "\\cdot\\frac{\\pi}{180}"))
-    text = re.sub(r"(?<![\\a-zA-Z{])i(?![a-zA-Z])", r"\\sqrt{-1}", text)
+    text = re.sub(r"(?<![\\a-zA-Z_])(?<!_\{)i(?![a-zA-Z])", r"\\sqrt{-1}", text)
     try:
-        return latex2sympy(text, conversion_config=ConversionConfig(lowercase_symbols=False), normalization_config=None)
+        result = latex2sympy(text, conversion_config=ConversionConfig(lowercase_symbols=False), normalization_config=None)
+        return result if bits(result) < 1 << 21 else None
     except Exception:                                      # the parser raises whatever it likes
         return None
+
+def same_sets(gold, pred):
+    """Compare two unions of sets and inequalities in one variable."""
+    import sympy as sp
+    sets = []
+    for parts in gold, pred:
+        parts = [part.as_set() if isinstance(part, (sp.Rel, sp.And)) else part for part in map(parse, parts)]
+        if not all(isinstance(part, sp.Set) for part in parts):
+            return False
+        sets.append(sp.Union(*parts).doit())
+    return sets[0] == sets[1] or (sets[0] ^ sets[1]).is_empty is True
 
 def same_expression(gold, pred):
     """Compare by sympy: constants here and without tolerance, all else by math-verify."""
     import sympy as sp
     from math_verify import verify
     a, b = parse(gold), parse(pred)
-    if a is None or b is None:
+    if a is None or b is None or isinstance(a, sp.Eq) != isinstance(b, sp.Eq):
         return False
-    if isinstance(a, sp.Eq) != isinstance(b, sp.Eq):       # x = 5 is 5 and f(x) = x is x, but x + y = 5 is not 5
-        a, b = [x.rhs if isinstance(x, sp.Eq) and (x.lhs.is_Function or not x.lhs.is_Add and not x.lhs.atoms(sp.Number))
-                else x for x in (a, b)]
-    a, b = [x.args[0] if isinstance(x, sp.FiniteSet) and len(x) == 1 and "," not in t else x for x, t in ((a, gold), (b, pred))]
-    if isinstance(a, sp.Eq) != isinstance(b, sp.Eq) or isinstance(a, sp.FiniteSet) != isinstance(b, sp.FiniteSet):
-        return False                                       # a list of solutions is no tuple and no number
+    if isinstance(a, sp.Eq):                               # equations of one curve are multiples of each other
+        a, b = [sp.expand((x.lhs - x.rhs).doit()) for x in (a, b)]
+        symbols = sorted(a.free_symbols | b.free_symbols, key=str)
+        if symbols and a.is_polynomial() and b.is_polynomial():
+            return sp.Poly(a, symbols).monic() == sp.Poly(b, symbols).monic()
+        a, b = sp.Eq(a, 0), sp.Eq(b, 0)
     if not (isinstance(a, sp.Expr) and isinstance(b, sp.Expr)):
         return verify(a, b, numeric_precision=100, allow_set_relation_comp=True, timeout_seconds=None)
     for decimal, exact in ((number(gold), b), (number(pred), a)):
         if decimal and decimal.digits and exact.is_number:
             exact = exact.evalf(60)
             return bool(exact.is_Float) and same_number(decimal, Number(Fraction(str(exact)), 0, 0))
-    difference = sp.expand(a.doit() - b.doit())
+    a, b = a.doit(), b.doit()
+    difference = sp.expand(a - b)
     symbols = sorted(difference.free_symbols, key=str)
-    if difference.is_Rational:
-        return difference == 0
+    if a == b or difference.is_Rational:
+        return a == b or difference == 0
     if symbols:
         gap = difference.subs({x: sp.Rational(1009 + 97 * i, 701) for i, x in enumerate(symbols)}).evalf()
         if gap.is_Float and abs(gap) > 1e-9:               # they differ, and simplify would take long to see it

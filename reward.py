@@ -143,7 +143,7 @@ _NOTATION = [(re.compile(pattern), new) for pattern, new in [
 _UNIT = re.compile(r"( ?\\text\{(?:[^{}]|\{[^{}]*\})*\}|(?<=[\d)}]) ?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b"
                    r"|(?<=[\d)}]) (?!.*\b(?:not|plus|minus|times|over|choose|squared|cubed|factorial|dozen|hundred)\b)[a-zA-Z]{4,}\b)"
                    r"(?: |/|\^ ?\{?-?\d\}?|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]+\b)*$")
-_NAME = re.compile(r"((?:[^=<>+\-\d\\]|\\[a-z]+|(?<=[_({])\d+|\^\{?-1\}?)+)(?:=|\\in(?![a-z]))(.*)", re.DOTALL)
+_NAME = re.compile(r"((?:[^=<>+\-\d\\]|\\[a-z]+|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)(?:=|\\in(?![a-z]))(.*)", re.DOTALL)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|cap|setminus|mathbb)(?![a-z])")
 _SLOW = re.compile(r"\\binom\s*\{?\s*\d{5}|\d \d|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")   # or unreadable
 
@@ -275,7 +275,7 @@ def same_atom(gold, pred):
     percent = [t.endswith("%") for t in (g, p)]
     g, p = g.rstrip(" %"), p.rstrip(" %")
     if re.search(r"(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$", g + "\n" + p, re.MULTILINE) or g.isalpha() and g.casefold() == p.casefold():
-        return len(g) > 1 and re.findall(r"\w+", g.casefold()) == re.findall(r"\w+", p.casefold())
+        return len(g) > 1 and re.findall(r"[\w-]+", g.casefold()) == re.findall(r"[\w-]+", p.casefold())
     a, b = number(g), number(p)
     if a and b:
         if percent[0] != percent[1]:                       # 50\% is 50 to some and 1/2 to others
@@ -327,7 +327,8 @@ def same_expression(gold, pred):
     a, b = parse(gold), parse(pred)
     if a is None or b is None or isinstance(a, sp.Eq) != isinstance(b, sp.Eq):
         return False
-    if isinstance(a, sp.Eq):                               # equations of one curve are multiples of each other
+    if isinstance(a, sp.Eq) and all(isinstance(side, sp.Expr) for side in a.args + b.args):
+        # equations of one curve are multiples of each other
         a, b = [sp.expand((x.lhs - x.rhs).doit()) for x in (a, b)]
         symbols = sorted(a.free_symbols | b.free_symbols, key=str)
         if symbols and a.is_polynomial() and b.is_polynomial():
@@ -516,8 +517,11 @@ def same_output(a, b):
 def read_tests(tests):
     """Tests as a dict of inputs, outputs and perhaps fn_name (or its JSON), or as text for pytest; None if there are none."""
     if isinstance(tests, str) and tests.lstrip().startswith("{"):
-        tests = json.loads(tests)
-    return (tests if tests["inputs"] else None) if isinstance(tests, dict) else tests or None
+        try:
+            tests = json.loads(tests)
+        except ValueError:
+            return None
+    return (tests if tests.get("inputs") else None) if isinstance(tests, dict) else tests or None
 
 def check_code(code, tests, limits):
     """Status of a program under tests, see read_tests. For workers only: it ends all child processes."""
@@ -608,7 +612,8 @@ def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
     todo = {}                                              # equal questions, common in a group, are judged once
     for i, (answer, status) in enumerate(looks):
         if status is None:
-            todo.setdefault((answer, json.dumps(problems[i], default=str)), []).append(i)
+            item = {name: problems[i][name] for name in ("task", "answer", "tests", "limits") if name in problems[i]}
+            todo.setdefault((answer, json.dumps(item, default=str)), []).append(i)
     def judge(key):
         worker = _free.get()
         try:
@@ -669,13 +674,31 @@ def overlong_penalty(length, max_length, buffer):
 # --- data ------------------------------------------------------------------------------------------------------------
 
 FIELDS = {"math": ["problem", "answer"], "countdown": ["problem", "numbers", "target"], "code": ["problem", "tests"]}
+DAPO_INSTRUCTION = re.compile(r'^Solve the following math problem step by step\..*?\n\n|\n\nRemember to put your answer on .*$', re.DOTALL)
 
-NAMES = {"problem": ("problem", "question", "prompt"), "answer": ("answer", "solution", "final_answer")}  # on the hub
+def as_problem(row):
+    """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode, or of a benchmark, with our names for what they share."""
+    low = {name.lower(): value for name, value in row.items() if value is not None}
+    def first(*names):
+        return next((low[name] for name in names if name in low), None)
+    problem, truth = first("problem", "question", "prompt"), first("reward_model") or {}
+    if isinstance(problem, list):                          # a chat; our instruction replaces DAPO's
+        problem = DAPO_INSTRUCTION.sub("", problem[-1]["content"])
+    task = low.get("task") or ("code" if "test" in low or low.get("ability") == "code" else "math")
+    names = {"math": ("answer", "final_answer"), "code": ("tests", "test")}.get(task, ())
+    wanted = first(*names) if first(*names) is not None else truth.get("ground_truth")
+    if task == "math":
+        wanted = first("solution") if wanted is None else wanted
+        if isinstance(wanted, list):                       # OlympiadBench
+            wanted = ", ".join(map(str, wanted[:None if low.get("is_multiple_answer") else 1]))
+        wanted = wanted if wanted is None else extract_boxed(str(wanted)) or str(wanted)
+    ours = {"task": task, "problem": problem, **({names[0]: wanted} if names else {})}
+    return {**row, **{name: value for name, value in ours.items() if value is not None}}
 
 def load_problems(path):
-    """Rows {**FIELDS[task], "task", "source"} of a jsonl file, or of a dataset on the hub given as "id", "id:split" or
-    "id:config:split". ValueError for a row without one of the fields; a row whose answer cannot be read, or that has no
-    tests, is dropped and named in a warning."""
+    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, or of a dataset on the hub given as "id", "id:split"
+    or "id:config:split", in our columns or those of as_problem. ValueError for a row without one of the fields; rows whose
+    answer cannot be read, or that have no tests, are dropped and named in a warning, repeated prompts dropped and counted."""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             rows = [line for line in file if line.strip()]
@@ -686,22 +709,22 @@ def load_problems(path):
         name, *config, split = path.split(":") if ":" in path else (path, "train")
         try:
             rows = datasets.load_dataset(name, *config, split=split)
-        except Exception as error:                             # each release raises others when the hub is out of reach
+        except Exception as error:                         # each release raises others when the hub is out of reach
             raise ValueError(f"{path}: no such file, and no dataset of that name could be loaded ({type(error).__name__})") from None
-        rows = [{**row, **{field: next((row[n] for n in names if row.get(n) is not None), None)
-                           for field, names in NAMES.items()}} for row in rows]
-    problems, dropped = [], []
+    problems, dropped, seen, repeated = [], [], set(), 0
     for i, row in enumerate(rows, 1):
         try:
-            row = json.loads(row) if isinstance(row, str) else row
-            task = row.setdefault("task", "math")
+            row = as_problem(json.loads(row) if isinstance(row, str) else row)
+            task = row["task"]
             missing = [f"field {f!r} is missing; a {task} row has {FIELDS[task]}" for f in FIELDS[task] if row.get(f) is None]
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError):
             missing = [f"{str(row)[:80]!r} is no JSON object whose task is one of {list(FIELDS)}"]
         if missing:
             raise ValueError(f"{path}, row {i}: {missing[0]}")
-        if task == "math":
-            row["answer"] = str(row["answer"])
+        if row["problem"] in seen:
+            repeated += 1
+            continue
+        seen.add(row["problem"])
         usable = readable(row["answer"]) if task == "math" else task == "countdown" or read_tests(row["tests"])
         row.setdefault("source", os.path.basename(path).removesuffix(".jsonl"))
         (problems if usable else dropped).append(row if usable else i)
@@ -709,6 +732,8 @@ def load_problems(path):
         raise ValueError(f"{path}: no row that can be used ({len(dropped)} without a readable answer or tests)")
     if dropped:
         print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}", file=sys.stderr)
+    if repeated:
+        print(f"warning: {path}: dropped {repeated} rows whose prompt occurred before", file=sys.stderr)
     return problems
 
 if __name__ == "__main__" and len(sys.argv) > 1:

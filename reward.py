@@ -143,7 +143,7 @@ _NOTATION = [(re.compile(pattern), new) for pattern, new in [
 _UNIT = re.compile(r"( ?\\text\{(?:[^{}]|\{[^{}]*\})*\}|(?<=[\d)}]) ?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b"
                    r"|(?<=[\d)}]) (?!.*\b(?:not|plus|minus|times|over|choose|squared|cubed|factorial|dozen|hundred)\b)[a-zA-Z]{4,}\b)"
                    r"(?: |/|\^ ?\{?-?\d\}?|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]+\b)*$")
-_NAME = re.compile(r"((?:[^=<>+\-\d\\]|\\[a-z]+|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)(?:=|\\in(?![a-z]))(.*)", re.DOTALL)
+_NAME = re.compile(r"((?:[^=<>+\-\d\\]|\\[a-zA-Z]+(?![a-zA-Z])|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)(?:=|\\in(?![a-z]))(.*)", re.DOTALL)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|cap|setminus|mathbb)(?![a-z])")
 _SLOW = re.compile(r"\\binom\s*\{?\s*\d{5}|\d \d|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")   # or unreadable
 

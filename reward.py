@@ -2,8 +2,9 @@
 
     score_batch(responses, problems, workers=2)       # [Score(reward, status, answer), ...] in the same order
 
-Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot. Expressions
-(sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the response its reward.
+Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot.
+Expressions (sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the
+response its reward.
 """
 import ast
 import builtins
@@ -41,16 +42,17 @@ class Score(NamedTuple):
     status: str                       # one of STATUSES
     answer: str | None                # what was judged
 
-# --- prompt and answer extraction ------------------------------------------------------------------------------------
+# --- prompt and answer extraction ---------------------------------------------------------------------------
 
 INSTRUCTIONS = {
     "math": "Please reason step by step, and put your final answer within \\boxed{}.",
-    "countdown": "Use each number at most once with + - * / and parentheses. Put the expression within \\boxed{}.",
+    "countdown": "Use each number at most once with + - * / and parentheses. "
+                 "Put the expression within \\boxed{}.",
     "code": "Write a complete Python program and put it in one ```python code block.",
 }
 
 def format_prompt(problem, tokenizer):
-    """Token ids: the chat template if there is one, else the text followed, except in countdown, by the instruction."""
+    """Token ids: the chat template if there is one, else the text and, but for countdown, the instruction."""
     task, text = problem.get("task", "math"), problem["problem"]
     if getattr(tokenizer, "chat_template", None):
         messages = [{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}]
@@ -75,7 +77,8 @@ def closing_brace(text, start):
 def extract_boxed(response):
     """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none."""
     text = final_text(response)
-    for box in list(re.finditer(r"\\(?:boxed|fbox)\s*(?:\{|(-?\d[\d./]*))", text))[:-6:-1]:    # few: linear time
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*(?:\{|(-?\d[\d./]*))", text))
+    for box in boxes[:-6:-1]:                              # few of them, so that the time is linear
         if box[1]:
             return box[1].rstrip(".")                                      # \boxed 2
         end = closing_brace(text, box.end())
@@ -86,20 +89,22 @@ def extract_boxed(response):
 def extract_code(response):
     """Content of the last closed ```python (or untagged) fence after </think>; None if there is none."""
     blocks = [part.partition("\n") for part in final_text(response).split("```")[1:-1:2]]
-    return next((code for tag, _, code in blocks[::-1] if tag.strip() in ("", "py", "python", "python3")), None)
+    python = [code for tag, _, code in blocks if tag.strip() in ("", "py", "python", "python3")]
+    return python[-1] if python else None
 
-# --- countdown -------------------------------------------------------------------------------------------------------
+# --- countdown ----------------------------------------------------------------------------------------------
 
 def extract_expression(response):
     """The last box, else the last line that is not empty; in plain characters, up to the first =."""
     text = extract_boxed(response) or (final_text(response).strip().splitlines() or [""])[-1]
-    for latex, plain in {"\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": "", "$": ""}.items():
-        text = text[:MAX_ANSWER + 1].replace(latex, plain)
+    text = text[:MAX_ANSWER + 1].translate(_SIGNS)
+    for latex, plain in {"\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": ""}.items():
+        text = text.replace(latex, plain)
     return text.partition("=")[0].strip(" .") or None
 
 def verify_countdown(response, problem):
-    """True if the final expression is + - * / ( ) on given integers, each used at most as often as given, and its
-    exact value is the target."""
+    """True if the final expression is + - * / ( ) on given integers, each used at most as often as given, and
+    its exact value is the target."""
     operators = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"}
     text, numbers = extract_expression(response) or "", list(problem["numbers"])
     def value(node):
@@ -112,40 +117,57 @@ def verify_countdown(response, problem):
     try:
         plain = len(text) <= MAX_ANSWER and re.fullmatch(r"[\d+\-*/() ]+", text, re.ASCII)
         return bool(plain) and value(ast.parse(text, mode="eval").body) == problem["target"]
-    except (SyntaxError, ValueError, KeyError, AttributeError, ZeroDivisionError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, KeyError, AttributeError, ZeroDivisionError, RecursionError):
         return False
 
-# --- math: one notation; then lists piece by piece, numbers exactly, the rest by sympy -------------------------------
+# --- math: one notation; then lists piece by piece, numbers exactly, the rest by sympy ----------------------
 
-_SIGNS = str.maketrans({"−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ",
-                        "√": "\\sqrt ", "∪": "\\cup ", "±": "\\pm ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ",
-                        "°": "\\degree ", "∅": "\\emptyset ", "²": "^2 ", "³": "^3 ", "½": "\\frac12 ",
-                        "$": "", "~": " ", "\n": " ", ";": ","})
-_COMMANDS = {**dict.fromkeys("left right bigl bigr Bigl Bigr big Big quad qquad displaystyle".split(), " "),
-             **dict.fromkeys("mbox hbox textbf textit textrm mathrm mathbf mathit operatorname".split(), "\\text"),
-             **dict.fromkeys("dfrac tfrac cfrac".split(), "\\frac"), "approx": "=", "varnothing": "\\emptyset ",
-             "leq": "\\le ", "leqslant": "\\le ", "lt": "<", "geq": "\\ge ", "geqslant": "\\ge ", "gt": ">",
-             "langle": "(", "rangle": ")", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]"}
+_SIGNS = str.maketrans({
+    "−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ",
+    "√": "\\sqrt ", "∪": "\\cup ", "±": "\\pm ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "°": "\\degree ",
+    "∅": "\\emptyset ", "²": "^2 ", "³": "^3 ", "½": "\\frac12 ", "$": "", "~": " ", "\n": " ", ";": ","})
+_COMMANDS = {
+    **dict.fromkeys("left right bigl bigr Bigl Bigr big Big quad qquad displaystyle".split(), " "),
+    **dict.fromkeys("mbox hbox textbf textit textrm mathrm mathbf mathit operatorname".split(), "\\text"),
+    **dict.fromkeys("dfrac tfrac cfrac".split(), "\\frac"), "approx": "=", "varnothing": "\\emptyset ",
+    "leq": "\\le ", "leqslant": "\\le ", "lt": "<", "geq": "\\ge ", "geqslant": "\\ge ", "gt": ">",
+    "langle": "(", "rangle": ")", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]"}
 _NOTATION = [(re.compile(pattern), new) for pattern, new in [
     (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"),
-    (r"(?<=\d)(?:\\[,!;: ]|\{,\}|(?:\\!)?,\\!|\\!,| )(?=\d{3}(?!\d))", ""),                            # 10{,}000
-    (r"(?<!\\)\\(?:[!,;:>() ]|\[|\](?!\d))", " "), (r"\\([a-zA-Z]+)", lambda m: _COMMANDS.get(m[1], "\\" + m[1])),
+    (r"(?<=\d)(?:\\[,!;: ]|\{,\}|(?:\\!)?,\\!|\\!,| )(?=\d{3}(?!\d))", ""),                   # 10{,}000
+    (r"(?<!\\)\\(?:[!,;:>() ]|\[|\](?!\d))", " "),
+    (r"\\([a-zA-Z]+)", lambda m: _COMMANDS.get(m[1], "\\" + m[1])),
     (r"(?<![\\a-zA-Z])(sqrt|pi)(?![a-zA-Z])", r"\\\1 "), (r"sqrt\s*\(([^()]*)\)", r"sqrt{\1}"),
-    (r"(?:\\text\s*\{)?\s*\b([tmb])(?:housand|illion)\b\s*\}?", lambda m: f"\\times 10^{' tmb'.index(m[1]) * 3}"),
+    (r"(?:\\text\s*\{)?\s*\bthousand\b\s*\}?", r"\\times 10^3"),
+    (r"(?:\\text\s*\{)?\s*\bmillion\b\s*\}?", r"\\times 10^6"),
+    (r"(?:\\text\s*\{)?\s*\bbillion\b\s*\}?", r"\\times 10^9"),
     (r"\\text\s*\{\s*percent\s*\}|\bpercent\b|\\%", "%"), (r"\b([ap])\. ?m\.?", r"\1m"),
     (r"\^\s*\{?\s*\\circ\s*\}?|(?<!\\)\bdegrees?\b|\\text\s*\{\s*degrees?\s*\}", r"\\degree "),
     (r",?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)", ","), (r"\+/-|^\+-", r"\\pm "),
-    (r"^\s*\\text\s*\{([^{}]*)\}\s*$", r"\1"), (r"^\s*\(?(\w+)\)\s*$", r"\1"), (r"\((\w+)\)(?=_)", r"\1"),    # \text{(C)}
+    (r"^\s*\\text\s*\{([^{}]*)\}\s*$", r"\1"), (r"^\s*\(?(\w+)\)\s*$", r"\1"),              # \text{(C)}
+    (r"\((\w+)\)(?=_)", r"\1"), (r"([\^_]) ?(-?\d+|\w)", r"\1{\2}"),
     (r"\\text\s*\{\s*([ei])\s*\}|(?<![\d)} ])\\text\s*\{\s*(\w)\s*\}", lambda m: m[1] or m[2]),
-    (r"([\^_]) ?(-?\d+|\w)", r"\1{\2}"), (r"\\\{\s*\\\}", r"\\emptyset"), (r"\\\{ *[a-z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|[|:])(.*)\\\}", r"\1"),   # {x|x>2}
+    (r"\\\{\s*\\\}", r"\\emptyset"),
+    (r"\\\{ *[a-z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|[|:])(.*)\\\}", r"\1"),          # {x | x > 2}
 ]]
 # In \text{} any words are a unit; outside of it only words that are no product of variables and no operation.
-_UNIT = re.compile(r"( ?\\text\{(?:[^{}]|\{[^{}]*\})*\}|(?<=[\d)}]) ?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b"
-                   r"|(?<=[\d)}]) (?!.*\b(?:not|plus|minus|times|over|choose|squared|cubed|factorial|dozen|hundred)\b)[a-zA-Z]{4,}\b)"
-                   r"(?: |/|\^ ?\{?-?\d\}?|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]+\b)*$")
-_NAME = re.compile(r"((?:[^=<>+\-\d\\]|\\[a-zA-Z]+(?![a-zA-Z])|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)(?:=|\\in(?![a-z]))(.*)", re.DOTALL)
+_UNIT = re.compile(r"""(
+    [ ]?\\text\{(?:[^{}]|\{[^{}]*\})*\}
+    | (?<=[\d)}])[ ]?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b
+    | (?<=[\d)}])[ ](?!.*\b(?:not|plus|minus|times|over|choose|squared|cubed|factorial|dozen|hundred)\b)
+      [a-zA-Z]{4,}\b
+    )(?:[ ]|/|\^[ ]?\{?-?\d\}?|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]+\b)*$""", re.VERBOSE)
+# A name has no sums, and no numbers but in subscripts, brackets and ^{-1}; = or \in follows.
+_NAME = re.compile(r"""
+    ((?:[^=<>+\-\d\\]|\\[a-zA-Z]+(?![a-zA-Z])|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)
+    (?:=|\\in(?![a-z]))(.*)""", re.VERBOSE | re.DOTALL)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|cap|setminus|mathbb)(?![a-z])")
-_SLOW = re.compile(r"\\binom\s*\{?\s*\d{5}|\d \d|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")   # or unreadable
+_SLOW = re.compile(r"\\binom\s*\{?\s*\d{5}|\d \d|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")
+_WORDS = re.compile(r"(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$")
+_NUMBER = re.compile(r"""
+    ([-+]?)[ ]?(?:(\d+)[ ]+(?=\d+/))?                      # sign, whole part of a mixed number
+    (?:(-?\d+)/(-?0*[1-9]\d*)                              # fraction
+    | (?=\.?\d)(\d*)(\.?)(\d*)(?:[eE]([-+]?\d{1,3}))?)     # decimal""", re.VERBOSE)
 
 class Number(NamedTuple):
     value: Fraction
@@ -154,14 +176,14 @@ class Number(NamedTuple):
 
 @lru_cache(100_000)
 def number(text):
-    """-3, .25, 7/4, \\frac{7}{4}, 1 3/4, 1\\frac{3}{4}, 2e-7, 2 \\times 10^{-7} as a Number, anything else as None."""
+    """-3, .25, 7/4, \\frac{7}{4}, 1 3/4, 2e-7, 2 \\times 10^{-7}, 0.1\\overline{6} as a Number, or None."""
     if text.isascii() and text.isdecimal():                # most answers
         return Number(Fraction(int(text)), 0, Fraction(1))
     text = re.sub(r" ?(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([-+]?\d+) ?\}?$", r"e\1", text.strip())
     text = re.sub(r"\\[dt]?frac ?\{ ?(-?\d+) ?\} ?\{ ?(-?\d+) ?\}$", r" \1/\2", text).strip()
     text = re.sub(r"(\d*)\.(\d*)\\overline ?\{ ?(\d+) ?\}$", lambda m: str(Fraction(
         int(m[1] + m[2] + m[3]) - int("0" + m[1] + m[2]), (10 ** len(m[3]) - 1) * 10 ** len(m[2]))), text)
-    m = re.fullmatch(r"([-+]?) ?(?:(\d+) +(?=\d+/))?(?:(-?\d+)/(-?0*[1-9]\d*)|(?=\.?\d)(\d*)(\.?)(\d*)(?:[eE]([-+]?\d{1,3}))?)", text)
+    m = _NUMBER.fullmatch(text)
     if not m:
         return None
     sign, whole, top, bottom, integer, point, decimals, exponent = m.groups()
@@ -174,8 +196,8 @@ def number(text):
     return Number((value + int(whole or 0)) * (-1 if sign == "-" else 1), digits, ulp)
 
 def same_number(a, b):
-    """Equal; or one is a decimal with six digits or more that rounds, or cuts off, the other, which is exact and no
-    integer. From 16 digits on a decimal is what a float prints."""
+    """Equal; or one is a decimal with six digits or more that rounds, or cuts off, the other, which is exact
+    and no integer. From 16 digits on a decimal is what a float prints."""
     if a.value == b.value or bool(a.digits) == bool(b.digits):
         return a.value == b.value
     decimal, exact = (a, b) if a.digits else (b, a)
@@ -185,13 +207,14 @@ def same_number(a, b):
     return decimal.digits >= 6 and exact.value.denominator > 1 and (close or float_noise)
 
 def unify(text):
-    """An answer without wrappers, spacing commands, money signs, thousands separators; TeX arguments in braces."""
+    """An answer without wrappers, spacing, money signs, thousands separators; TeX arguments in braces."""
     text = (extract_boxed(text) or text).replace("\\$", "").translate(_SIGNS)
-    if "\\begin" not in text:                              # there it ends a row, else it is an escape too many
+    if "\\begin" not in text:                              # there \\\\ ends a row, else it is escaped twice
         text = text.replace("\\\\", "\\")
     for pattern, new in _NOTATION:
         text = pattern.sub(new, text)
-    for command in reversed(list(re.finditer(r"\\(?:frac|sqrt(?:\[\w+\])?|text|mathbb|overline)(?![a-z])", text))):
+    commands = re.finditer(r"\\(?:frac|sqrt(?:\[\w+\])?|text|mathbb|overline)(?![a-z])", text)
+    for command in reversed(list(commands)):
         end = command.end()
         for _ in range(2 if command[0] == "\\frac" else 1):
             token = re.compile(r"\s*(\{|\\[a-z]+|\d+|[^\s\\}])").match(text, end)
@@ -202,7 +225,7 @@ def unify(text):
                 text = f"{text[:end]}{{{argument}}}{text[token.start(1) + len(argument):]}"
             end = (closing_brace(text, text.index("{", end) + 1) or len(text)) + 1
     text = re.sub(r" +", " ", text).rstrip(" .,:").lstrip(" ,:")
-    thousands = ", " in text or re.fullmatch(r"-?\d{1,3}(,\d{3})+(?!\d)[^,]*", text)           # but (1,200) is a pair
+    thousands = ", " in text or re.fullmatch(r"-?\d{1,3}(,\d{3})+(?!\d)[^,]*", text)      # (1,200) is a pair
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text) if thousands else text
 
 def readable(answer):
@@ -217,7 +240,7 @@ def same_answer(gold, pred):
     return readable(gold) and same(unify(gold), unify(pred))
 
 def value_of(text):
-    """(name, value) of an assignment: x = 5, f(x) = x, (x,y) = (1,2), x \\in [0,1], n = 1,2; else (None, text)."""
+    """(name, value) of x = 5, f(x) = x, (x,y) = (1,2), x \\in [0,1], n = 1,2; else (None, text)."""
     m = _NAME.fullmatch(text)
     if not m or "," in m[2] and "=" in m[2]:
         return None, text
@@ -244,7 +267,7 @@ def elements(text):
                 for part in parts for sign in ("+-" if re.search(r"\\[pm]{2}", part) else "+")]
 
 def same(gold, pred):
-    """True if two answers in the notation of unify mean the same: names, brackets and order first, then what is left."""
+    """True if two answers in the notation of unify mean the same: names, brackets, order, then each part."""
     if re.sub(r"(?<!\d) | (?!\d)", "", gold) == re.sub(r"(?<!\d) | (?!\d)", "", pred):
         return True
     (name_g, value_g), (name_p, value_p) = value_of(gold), value_of(pred)
@@ -258,9 +281,14 @@ def same(gold, pred):
         if brackets_g:
             return all(map(same, a, b))
         for x in a:                                        # sets and lists of solutions have no order
-            b.remove(match) if (match := next((y for y in b if same(x, y)), None)) is not None else None
-        return not b
-    return bool(_RELATION.search(gold + pred)) and same_sets(a if not brackets_g else [gold], b if not brackets_p else [pred])
+            match = next((y for y in b if same(x, y)), None)
+            if match is None:
+                return False
+            b.remove(match)
+        return True
+    if not _RELATION.search(gold + pred):
+        return False
+    return same_sets([gold] if brackets_g else a, [pred] if brackets_p else b)
 
 def same_atom(gold, pred):
     """Compare two answers that are no lists: words, or a number or an expression with or without a unit."""
@@ -268,13 +296,17 @@ def same_atom(gold, pred):
     units = [re.sub(r"[^a-z\d/]|text|s\b", "", m[0].lower()) if m else "" for m in units]
     if all(units) and units[0] != units[1]:
         return False
-    texts = [re.sub(r"\\text\{((?:[^{}]|\{[^{}]*\})*)\}", r" \1 ", _UNIT.sub("", t)).strip() for t in (gold, pred)]
     if units[0]:
-        texts[1] = re.sub(rf"(?<=\d) ?{units[0]}$", "", texts[1])          # 1.5 m, if the gold answer is in metres
-    g, p = [t if re.search(r"\\[a-z]*(?:sin|cos|tan|cot|sec|csc)", t) else re.sub(r" ?\\degree ?[CF]?(?! ?\d)", "", t) for t in texts]
-    percent = [t.endswith("%") for t in (g, p)]
+        pred = re.sub(rf"(?<=\d) ?{units[0]}$", "", pred)  # 1.5 m, if the gold answer is in metres
+    def bare(text):
+        text = re.sub(r"\\text\{((?:[^{}]|\{[^{}]*\})*)\}", r" \1 ", _UNIT.sub("", text)).strip()
+        if re.search(r"\\[a-z]*(?:sin|cos|tan|cot|sec|csc)", text):
+            return text
+        return re.sub(r" ?\\degree ?[CF]?(?! ?\d)", "", text)
+    g, p = bare(gold), bare(pred)
+    percent = [g.endswith("%"), p.endswith("%")]
     g, p = g.rstrip(" %"), p.rstrip(" %")
-    if re.search(r"(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$", g + "\n" + p, re.MULTILINE) or g.isalpha() and g.casefold() == p.casefold():
+    if _WORDS.search(g) or _WORDS.search(p) or g.isalpha() and g.casefold() == p.casefold():
         return len(g) > 1 and re.findall(r"[\w-]+", g.casefold()) == re.findall(r"[\w-]+", p.casefold())
     a, b = number(g), number(p)
     if a and b:
@@ -282,12 +314,14 @@ def same_atom(gold, pred):
             hundred, other = (a, b) if percent[0] else (b, a)
             return other.value in (hundred.value, hundred.value / 100)
         return same_number(a, b)
-    return g == p or not re.search(r"\d[A-F]?_", g + p) and same_expression(g, p)          # 101_2 is no product
+    if re.search(r"\d[A-F]?_", g + p):                     # 101_2 is no product
+        return g == p
+    return g == p or same_expression(g, p)
 
 @lru_cache(50_000)
 def parse(text):
-    """The sympy object that an answer in LaTeX stands for, not evaluated, without floats; None if it is unreadable or would
-    be a number of millions of digits."""
+    """The sympy object that an answer in LaTeX stands for, not evaluated, without floats; None if it is
+    unreadable or would be a number of millions of digits."""
     import sympy as sp
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     def bits(x):                                           # at least log2 |x|
@@ -304,7 +338,8 @@ def parse(text):
     text = re.sub(r"(?<=\d) ?\(", r"\\cdot(", text.replace("\\degree", "\\cdot\\frac{\\pi}{180}"))
     text = re.sub(r"(?<![\\a-zA-Z_])(?<!_\{)i(?![a-zA-Z])", r"\\sqrt{-1}", text)
     try:
-        result = latex2sympy(text, conversion_config=ConversionConfig(lowercase_symbols=False), normalization_config=None)
+        config = ConversionConfig(lowercase_symbols=False)
+        result = latex2sympy(text, conversion_config=config, normalization_config=None)
         return result if bits(result) < 1 << 21 else None
     except Exception:                                      # the parser raises whatever it likes
         return None
@@ -347,7 +382,7 @@ def same_expression(gold, pred):
         return a == b or difference == 0
     if symbols:
         gap = difference.subs({x: sp.Rational(1009 + 97 * i, 701) for i, x in enumerate(symbols)}).evalf()
-        if gap.is_Float and abs(gap) > 1e-9:               # they differ, and simplify would take long to see it
+        if gap.is_Float and abs(gap) > 1e-9:               # they differ; simplify would take long to see it
             return False
         return verify(a, b, numeric_precision=100, timeout_seconds=None)
     size = min(1, abs(a.evalf(15)), abs(b.evalf(15)))
@@ -357,26 +392,27 @@ def verify_math(response, answer):
     """True if the last box of the response holds the answer."""
     return score_batch([response], [{"task": "math", "answer": answer}])[0].status == "right"
 
-# --- code: programs run in a sandbox, the verdict is made outside of it ----------------------------------------------
+# --- code: programs run in a sandbox, the verdict is made outside of it -------------------------------------
 
 class Limits(NamedTuple):
-    seconds: float = 5.0              # wall clock of one run; all runs of a response together: four times as long
+    seconds: float = 5.0              # wall clock of one run; four times as long for all runs of a response
     memory: int = 1 << 30             # bytes
     output: int = 1 << 20             # bytes, of standard output and of every file
     processes: int = 16               # and threads, of the sandbox's user
 
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"} | dict.fromkeys(["OMP_NUM_THREADS",
+                                                                            "OPENBLAS_NUM_THREADS"], "1")
 
 @lru_cache(1)
 def sandbox():
-    """(name, bwrap's command, setpriv's command, user id) of the best sandbox that works here. In bubblewrap there are no
-    network, no processes and no files but its own and the interpreter's; otherwise rlimits alone. Root becomes a user of
-    its own in either."""
+    """(name, bwrap's command, setpriv's command, user id) of the best sandbox that works here. In bubblewrap
+    there are no network, no processes and no files but its own and the interpreter's; otherwise rlimits
+    alone. Root becomes a user of its own in either."""
     user, drop = -1, ["setpriv", "--no-new-privs", "--pdeathsig=KILL"]
-    view = ["bwrap", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--unshare-net",
-            "--unshare-ipc"]
+    view = ["bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc",
+            "--proc", "/proc", "--dev", "/dev"]
     if os.getuid() == 0:
-        user = 60000 + os.getpid() % 5000                  # one for each worker: the limit on processes counts by user
+        user = 60000 + os.getpid() % 5000                  # one for each worker: processes count by user
         drop += [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     else:
         view += ["--unshare-user", "--cap-drop", "ALL"]
@@ -384,11 +420,13 @@ def sandbox():
         for parent in list(pathlib.Path(path).parents)[-2::-1]:
             view += ["--perms", "0755", "--dir", str(parent)]
         view += ["--ro-bind-try", path, path]
-    read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]                 # for a Python in /root
-    for name, view, drop in (("bubblewrap", view, drop), ("rlimits only", [], drop), ("rlimits only", [], drop + read)):
+    read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]      # for a Python in /root
+    options = [("bubblewrap", view, drop), ("rlimits only", [], drop), ("rlimits only", [], drop + read)]
+    for name, view, drop in options:
         trial = [*view, *drop, "prlimit", "--core=0", sys.executable, "-c", "import ctypes"]
-        if shutil.which(trial[0]) and not subprocess.run(trial, cwd="/", env=ENVIRONMENT, capture_output=True).returncode:
-            return name, view, drop, user
+        if shutil.which(trial[0]):
+            if subprocess.run(trial, cwd="/", env=ENVIRONMENT, capture_output=True).returncode == 0:
+                return name, view, drop, user
     raise RuntimeError("no sandbox for code works here: are setpriv and prlimit (util-linux) installed?")
 
 @lru_cache(1)
@@ -400,10 +438,10 @@ def launch(arguments, folder, limits, **pipes):
     _, view, drop, user = sandbox()
     os.chown(folder, user, user)
     view = [*view, "--bind", folder, "/box", "--chdir", "/box"] if view else []
-    caps = {"cpu": int(limits.seconds) + 1, "as": limits.memory, "fsize": limits.output, "nproc": limits.processes, "core": 0}
-    return subprocess.Popen([*view, *drop, "prlimit", *(f"--{name}={cap}" for name, cap in caps.items()), sys.executable,
-                             "-I", "-B", *arguments], cwd=folder, env=ENVIRONMENT, start_new_session=True,
-                            stderr=subprocess.DEVNULL, **pipes)
+    caps = ["prlimit", f"--cpu={int(limits.seconds) + 1}", f"--as={limits.memory}",
+            f"--fsize={limits.output}", f"--nproc={limits.processes}", "--core=0"]
+    return subprocess.Popen([*view, *drop, *caps, sys.executable, "-I", "-B", *arguments], cwd=folder,
+                            env=ENVIRONMENT, start_new_session=True, stderr=subprocess.DEVNULL, **pipes)
 
 def run(arguments, folder, limits, stdin, **pipes):
     """(exit code, None if time ran out; standard output). Afterwards no program of the sandbox is left."""
@@ -411,10 +449,12 @@ def run(arguments, folder, limits, stdin, **pipes):
         given.write(stdin.encode())
         given.seek(0)
         try:
-            code = launch(arguments, folder, limits, stdin=given, stdout=written, **pipes).wait(limits.seconds)
+            process = launch(arguments, folder, limits, stdin=given, stdout=written, **pipes)
+            code = process.wait(limits.seconds)
         except subprocess.TimeoutExpired:
             code = None
-        while children := open(f"/proc/self/task/{os.getpid()}/children").read().split():  # the worker adopts orphans
+        orphans = f"/proc/self/task/{os.getpid()}/children"                        # the worker adopts them
+        while children := pathlib.Path(orphans).read_text().split():
             for pid in map(int, children):
                 (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
@@ -437,7 +477,7 @@ class Receiver(pickle.Unpickler):
         raise pickle.UnpicklingError("only plain values cross")
 
 def serve_candidate():
-    """In the sandbox: call what the tests ask for in solution.py. Objects stay here, only their keys leave."""
+    """In the sandbox: call what the tests ask for in solution.py. Objects stay here, their keys leave."""
     requests, replies, objects = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"), {}
     for fd in (0, 1):
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
@@ -455,20 +495,22 @@ def serve_candidate():
             if owner is solution and not hasattr(owner, name) and hasattr(owner, "Solution"):
                 owner = owner.Solution()
             value = getattr(owner, name) if args is None else getattr(owner, name)(*args, **kwargs)
-            reply = None, next((kind(value) for kind in plain[:-1] if isinstance(value, kind)), value)     # Counter: dict
+            kinds = [kind for kind in plain[:-1] if isinstance(value, kind)]
+            reply = None, kinds[0](value) if kinds else value              # a Counter leaves as a dict
         except Exception as error:
             reply = type(error).__name__, str(error)
         send(replies, (*reply, args), key)
 
 def run_tests(requests, replies):
-    """In another sandbox: run tests against a proxy of solution.py and print the nonce if all of them passed."""
+    """In another sandbox: run tests against a proxy of solution.py, print the nonce if all of them passed."""
     requests, replies = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
-    ctypes.CDLL(None).prctl(4, 0)                          # PR_SET_DUMPABLE 0: nobody may read or trace this process
+    ctypes.CDLL(None).prctl(4, 0)                          # PR_SET_DUMPABLE 0: nobody may read this process
     nonce, tests = json.load(sys.stdin)
     file = pathlib.Path("test_solution.py")
     def ask(owner, name, args=None, kwargs={}):
         file.unlink(missing_ok=True)                       # before the candidate runs for the first time
-        send(requests, (owner, name, args, kwargs), lambda x: x.__dict__["key"] if type(x) is Remote else None)
+        key = lambda x: x.__dict__["key"] if type(x) is Remote else None
+        send(requests, (owner, name, args, kwargs), key)
         error, value, after = Receiver(replies, Remote).load()
         for old, new in zip(args or (), after or ()):
             if type(old) is type(new) is list:
@@ -477,21 +519,24 @@ def run_tests(requests, replies):
             known = vars(builtins).get(error)
             raise (known if isinstance(known, type) and issubclass(known, Exception) else RuntimeError)(value)
         return value
-    class Remote:                                          # equals no plain value: the candidate would decide that
+    class Remote:                                          # equals no plain value: the candidate would decide
         def __init__(self, key):
             self.__dict__["key"] = key
         def __getattr__(self, name):
             return ask(self, name)
         def __eq__(self, other):
             return type(other) is Remote and ask(self, "__eq__", (other,)) is True
-    for name in "call len getitem setitem delitem setattr iter next str repr enter exit instancecheck".split():
-        setattr(Remote, f"__{name}__", lambda self, *args, _name=f"__{name}__", **kwargs: ask(self, _name, args, kwargs))
+    def method(name):
+        return lambda self, *args, **kwargs: ask(self, name, args, kwargs)
+    for name in ("call", "len", "getitem", "setitem", "delitem", "setattr", "iter", "next", "str", "repr",
+                 "enter", "exit", "instancecheck"):
+        setattr(Remote, f"__{name}__", method(f"__{name}__"))
     if isinstance(tests, dict):
         for args, expected in zip(tests["inputs"], tests["outputs"], strict=True):
             if isinstance(args, str):                      # one JSON value a line
                 args, expected = [json.loads(line) for line in args.splitlines()], json.loads(expected)
             value = ask(None, tests["fn_name"], args)
-            assert same_value(expected, value) or same_value(expected, [value])                # both are in use
+            assert same_value(expected, value) or same_value(expected, [value])            # both are in use
     else:
         import pytest
         solution = sys.modules["solution"] = type(sys)("solution")
@@ -501,7 +546,7 @@ def run_tests(requests, replies):
     print(nonce)
 
 def same_value(a, b):
-    """Equal in type and value; a list may be a tuple, keys of a dict may be strings (JSON), floats agree to 1e-6."""
+    """Equal in type and value; a list may be a tuple, a dict's keys strings (JSON), floats agree to 1e-6."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -513,12 +558,13 @@ def same_value(a, b):
 def same_output(a, b):
     """Same words; words with a decimal point may differ as floats do."""
     def value(word, other):
-        return float(word) if re.fullmatch(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", word) and "." in word + other else word
+        decimal = "." in word + other and re.fullmatch(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", word)
+        return float(word) if decimal else word
     a, b = a.split(), b.split()
     return len(a) == len(b) and all(x == y or same_value(value(x, y), value(y, x)) for x, y in zip(a, b))
 
 def read_tests(tests):
-    """Tests as a dict of inputs, outputs and perhaps fn_name (or its JSON), or as text for pytest; None if there are none."""
+    """A dict of inputs, outputs and perhaps fn_name (or its JSON), or text for pytest; None if empty."""
     if isinstance(tests, str) and tests.lstrip().startswith("{"):
         try:
             tests = json.loads(tests)
@@ -535,7 +581,7 @@ def check_code(code, tests, limits):
         if isinstance(tests, dict) and not tests.get("fn_name"):
             end = time.monotonic() + 4 * limits.seconds
             for pair in zip(tests["inputs"], tests["outputs"], strict=True):
-                given, expected = [x if isinstance(x, str) else "\n".join(map(str, x)) for x in pair]     # or a list of lines
+                given, expected = [x if isinstance(x, str) else "\n".join(map(str, x)) for x in pair]
                 status, output = run(["solution.py"], folder, limits, given)
                 if status is None or time.monotonic() > end:
                     return "timeout"
@@ -548,26 +594,29 @@ def check_code(code, tests, limits):
         status, output = run(["reward.py", "tests", str(ask), str(answers)], tests_folder, limits,
                              json.dumps([nonce, tests]), pass_fds=(ask, answers))
         os.close(ask), os.close(answers)
-        return "timeout" if status is None else "right" if status == 0 and output.split()[-1] == nonce else "wrong"
+        if status is None:
+            return "timeout"
+        return "right" if status == 0 and output.split()[-1] == nonce else "wrong"
 
 def verify_code(response, tests, limits=Limits()):
     """True if the last closed code fence of the response passes the tests."""
     return score_batch([response], [{"task": "code", "tests": tests, "limits": limits}])[0].status == "right"
 
-# --- workers ---------------------------------------------------------------------------------------------------------
+# --- workers ------------------------------------------------------------------------------------------------
 
 _free, _started, _lock = SimpleQueue(), [], threading.Lock()
 
 class Worker:
-    """A fresh interpreter in its own session that judges one item at a time and may be killed at any moment."""
+    """A fresh interpreter in its own session; judges one item at a time and may be killed at any moment."""
     def __init__(self):
-        env = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")}
-        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "worker", str(os.getpid())],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-                                        env=env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+        kept = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH"} & os.environ.keys()
+        env = {name: os.environ[name] for name in kept} | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, os.path.abspath(__file__), "worker", str(os.getpid())]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
+                                        start_new_session=True)
 
     def judge(self, item, timeout):
-        """Status of one item. The worker's own clock ends it, whatever it is doing; a new worker takes its place."""
+        """Status of one item. The worker's own clock ends it, whatever it does; a new one takes its place."""
         if self.process.poll() is not None:
             self.__init__()                                # it died while idle: not this item's fault
         try:
@@ -587,9 +636,11 @@ def start_workers(workers):
     with _lock:
         while len(_started) < workers:
             worker = Worker()
-            verdicts = [worker.judge({"answer": "0.5", "response": r}, 60) for r in ("\\frac{1}{\\sqrt{4}}", "1/3")]
+            questions = [{"answer": "0.5", "response": r} for r in ("\\frac{1}{\\sqrt{4}}", "1/3")]
+            verdicts = [worker.judge(question, 60) for question in questions]
             if verdicts != ["right", "wrong"]:
-                raise RuntimeError(f"a reward worker judges 1/sqrt(4) = 1/2 and 1/3 = 1/2 as {verdicts}; is math-verify installed?")
+                raise RuntimeError(f"a reward worker judges 1/sqrt(4) = 1/2 and 1/3 = 1/2 as {verdicts}; "
+                                   "is math-verify installed?")
             _started.append(worker)
             _free.put(worker)
 
@@ -608,13 +659,14 @@ def first_look(response, problem):
     return answer, "wrong"
 
 def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
-    """A Score for each response, in order. A judgement that hangs (timeout seconds), dies or fails costs its own response
-    the reward and nothing else. A truncated response is "truncated" unless it is right."""
+    """A Score for each response, in order. A judgement that hangs (timeout seconds), dies or fails costs its
+    own response the reward and nothing else. A truncated response is "truncated" unless it is right."""
     looks = [first_look(*pair) for pair in zip(responses, problems, strict=True)]
-    todo = {}                                              # equal questions, common in a group, are judged once
+    todo = {}                                              # equal questions of a group are judged once
     for i, (answer, status) in enumerate(looks):
         if status is None:
-            item = {name: problems[i][name] for name in ("task", "answer", "tests", "limits") if name in problems[i]}
+            asked = {"task", "answer", "tests", "limits"} & problems[i].keys()
+            item = {name: problems[i][name] for name in sorted(asked)}
             todo.setdefault((answer, json.dumps(item, default=str)), []).append(i)
     def judge(key):
         worker = _free.get()
@@ -642,18 +694,20 @@ def work(parent):
         os.killpg(0, signal.SIGKILL)
     threading.Thread(target=follow_parent, daemon=True).start()
     prctl = ctypes.CDLL(None).prctl
-    prctl(4, 0), prctl(36, 1)                              # not dumpable; adopts orphans (PR_SET_CHILD_SUBREAPER)
+    prctl(4, 0)                                            # PR_SET_DUMPABLE: nobody may read this process
+    prctl(36, 1)                                           # PR_SET_CHILD_SUBREAPER: it adopts orphans
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)           # only statuses go into the pipe
     logging.disable()
     for answer in "\\sqrt{4}", "x(x+1)", "(1,\\frac{1}{2})", "0\\le x<\\pi":
-        same_answer("[0,\\infty)", answer)                 # imports and caches are filled before the first clock starts
+        same_answer("[0,\\infty)", answer)                 # imports and caches, before the first clock starts
     for line in sys.stdin:
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
-        signal.setitimer(signal.ITIMER_REAL, 6 * limits.seconds if code else item["timeout"])  # SIGALRM ends the process
+        clock = 6 * limits.seconds if code else item["timeout"]
+        signal.setitimer(signal.ITIMER_REAL, clock)        # SIGALRM ends the process
         try:
             if code:
                 tests = read_tests(item["tests"])
@@ -666,20 +720,23 @@ def work(parent):
         print(json.dumps(status), file=reply, flush=True)
 
 def overlong_penalty(length, max_length, buffer):
-    """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, down to -1 at max_length.
+    """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, -1 at max_length.
 
     >>> overlong_penalty(7, 10, 4)
     -0.25
     """
     return -max(0, length - (max_length - buffer)) / buffer if buffer else 0.0
 
-# --- data ------------------------------------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------------------
 
-FIELDS = {"math": ["problem", "answer"], "countdown": ["problem", "numbers", "target"], "code": ["problem", "tests"]}
-DAPO_INSTRUCTION = re.compile(r'^Solve the following math problem step by step\..*?\n\n|\n\nRemember to put your answer on .*$', re.DOTALL)
+FIELDS = {"math": ["problem", "answer"], "code": ["problem", "tests"],
+          "countdown": ["problem", "numbers", "target"]}
+DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\..*?\n\n"
+                              r"|\n\nRemember to put your answer on .*$", re.DOTALL)
 
 def as_problem(row):
-    """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode, or of a benchmark, with our names for what they share."""
+    """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode or a benchmark, with our names for what they
+    share."""
     low = {name.lower(): value for name, value in row.items() if value is not None}
     def first(*names):
         return next((low[name] for name in names if name in low), None)
@@ -698,9 +755,10 @@ def as_problem(row):
     return {**row, **{name: value for name, value in ours.items() if value is not None}}
 
 def load_problems(path):
-    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, or of a dataset on the hub given as "id", "id:split"
-    or "id:config:split", in our columns or those of as_problem. ValueError for a row without one of the fields; rows whose
-    answer cannot be read, or that have no tests, are dropped and named in a warning, repeated prompts dropped and counted."""
+    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, or of a dataset on the hub given as "id",
+    "id:split" or "id:config:split", in our columns or those of as_problem. ValueError for a row without one
+    of the fields. Rows whose answer cannot be read, or that have no tests, are dropped and named in a
+    warning; repeated prompts are dropped and counted."""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             rows = [line for line in file if line.strip()]
@@ -711,14 +769,16 @@ def load_problems(path):
         name, *config, split = path.split(":") if ":" in path else (path, "train")
         try:
             rows = datasets.load_dataset(name, *config, split=split)
-        except Exception as error:                         # each release raises others when the hub is out of reach
-            raise ValueError(f"{path}: no such file, and no dataset of that name could be loaded ({type(error).__name__})") from None
+        except Exception as error:                         # each release raises others if it is out of reach
+            raise ValueError(f"{path}: no such file, and no dataset of that name could be loaded "
+                             f"({type(error).__name__})") from None
     problems, dropped, seen, repeated = [], [], set(), 0
     for i, row in enumerate(rows, 1):
         try:
             row = as_problem(json.loads(row) if isinstance(row, str) else row)
             task = row["task"]
-            missing = [f"field {f!r} is missing; a {task} row has {FIELDS[task]}" for f in FIELDS[task] if row.get(f) is None]
+            missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
+                       for name in FIELDS[task] if row.get(name) is None]
         except (ValueError, KeyError, AttributeError, TypeError):
             missing = [f"{str(row)[:80]!r} is no JSON object whose task is one of {list(FIELDS)}"]
         if missing:
@@ -727,13 +787,16 @@ def load_problems(path):
             repeated += 1
             continue
         seen.add(row["problem"])
-        usable = readable(row["answer"]) if task == "math" else task == "countdown" or read_tests(row["tests"])
+        usable = task == "countdown" or task == "math" and readable(row["answer"])
+        if task == "code":
+            usable = read_tests(row["tests"]) is not None
         row.setdefault("source", os.path.basename(path).removesuffix(".jsonl"))
         (problems if usable else dropped).append(row if usable else i)
     if not problems:
-        raise ValueError(f"{path}: no row that can be used ({len(dropped)} without a readable answer or tests)")
+        raise ValueError(f"{path}: no row can be used ({len(dropped)} without a readable answer or tests)")
     if dropped:
-        print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}", file=sys.stderr)
+        print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}",
+              file=sys.stderr)
     if repeated:
         print(f"warning: {path}: dropped {repeated} rows whose prompt occurred before", file=sys.stderr)
     return problems

@@ -415,8 +415,9 @@ CHEATS = {
     "reads /proc": "import glob, re\ndef add(a, b):\n    for f in glob.glob('/proc/[0-9]*/cmdline') + glob.glob('/proc/[0-9]*/environ')"
                    " + glob.glob('/proc/[0-9]*/fd/*'):\n        try:\n            text = open(f, 'rb').read(1 << 20)\n"
                    "        except OSError:\n            continue\n        if b'outputs' in text:\n            return 3 if a == 1 else 34\n    return 0",
-    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('/tmp/tmp*/test_solution.py'):\n"
-                       "        if '30, 4, 34' in open(f).read():\n            return 3 if a == 1 else 34\n    return 0",
+    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('*') + glob.glob('/tmp/tmp*/*'):\n        try:\n"
+                       "            text = open(f).read()\n        except (OSError, ValueError):\n            continue\n"
+                       "        if '30, 4, ' + '34' in text:\n            return 3 if a == 1 else 34\n    return 0",
     "writes reports": "import os\nfor name in ('result.json', 'reward.txt', 'test_solution.py', 'conftest.py', 'pytest.ini'):\n"
                       "    open(name, 'w').write('def test_add(): pass')\ndef add(a, b): return 0",
     "writes a reply of its own": "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'\"right\"\\n' * 9)\n    except OSError: pass\n"
@@ -450,8 +451,8 @@ GREEDY = [
 def test_greedy_programs_are_stopped(source):
     assert status(source, STDIO, seconds=2) in ("wrong", "timeout")
     assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"
-    mine = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "solution.py" not in mine                                               # nothing of it runs on
+    for worker in reward._started:                                                 # which adopt orphans
+        assert pathlib.Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text() == ""
 
 
 @pytest.mark.skipif(reward.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
@@ -492,9 +493,40 @@ def test_cheats_score_nothing_under_rlimits_alone(rlimits_only, tests):
     test_cheats_score_nothing(tests)
 
 
-@pytest.mark.parametrize("name", ["fork", "setsid", "memory"])
-def test_greedy_programs_are_stopped_by_rlimits_alone(rlimits_only, name):
-    test_greedy_programs_are_stopped(next(source for source in GREEDY if name in source or name == "memory" and "64 << 30" in source))
+@pytest.mark.parametrize("words", ["os.fork()\n    except", "os.setsid()", "64 << 30"])
+def test_greedy_programs_are_stopped_by_rlimits_alone(rlimits_only, words):
+    test_greedy_programs_are_stopped(next(source for source in GREEDY if words in source))
+
+
+def test_a_sleeping_program_does_not_outlive_a_killed_parent(rlimits_only, tmp_path):
+    """The parent of the workers dies, while a program sleeps: the worker follows, and with it the program."""
+    script = f"import reward, sys; reward.verify_code(sys.argv[1], {STDIO!r}, reward.Limits({10 * SECONDS}))"
+    source = "import time\ntime.sleep(1000)"
+    parent = subprocess.Popen([sys.executable, "-c", script, f"```python\n{source}\n```"], cwd=ROOT)
+    def family(pid):
+        """Process ids of all descendants."""
+        try:
+            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError:
+            return []
+        return [x for child in map(int, children) for x in [child, *family(child)]]
+    def sleeping(pid):
+        try:
+            return b"solution.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+    def wait_for(condition):
+        end = time.monotonic() + 10 * SECONDS
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.1)
+        return condition()
+    def programs():
+        return [pid for pid in family(parent.pid) if sleeping(pid)]
+    assert wait_for(programs)
+    program, = programs()
+    parent.kill()
+    parent.wait()
+    assert wait_for(lambda: not sleeping(program))
 
 
 def test_no_tests_never_pass():

@@ -62,7 +62,9 @@ def hostile(rng):
 def main():
     rng = random.Random(0)
     warm = realistic_mix(500, 8, rng, range(1000, 2000))     # other numbers; as after the first steps of training
+    start = time.perf_counter()
     reward.score_batch([r for r, _, _ in warm], [{"answer": a} for _, a, _ in warm], workers=2, timeout=60)
+    cold = time.perf_counter() - start
     items = realistic_mix(500, 8, rng)
     start = time.perf_counter()
     scores = reward.score_batch([r for r, _, _ in items], [{"answer": a} for _, a, _ in items], workers=2, timeout=60)
@@ -88,6 +90,7 @@ def main():
 
     print(f"{len(items)} verdicts, 95 % plain numbers  seconds  verdicts/s  errors")
     print(f"reward.py, 2 workers               {ours:8.2f}  {len(items) / ours:10.0f}  {our_errors:6d}")
+    print(f"the same with the start of workers {cold:8.2f}  {len(warm) / cold:10.0f}")
     print(f"math-verify, direct                {theirs:8.2f}  {len(items) / theirs:10.0f}  {their_errors:6d}")
     print(f"ratio                              {theirs / ours:8.1f}")
     print(f"{len(attacks)} hostile responses: {attacked:.1f} s, {1000 * attacked / len(attacks):.1f} ms each; {counts}; "

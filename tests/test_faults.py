@@ -298,6 +298,12 @@ def test_verifiers_that_are_killed_cost_their_own_response_only(tmp_path, record
     record_property("happened", f"{killed} workers killed, three steps done")
 
 
+def test_validation_waits_for_a_verdict_as_long_as_training_does(monkeypatch):
+    """--score_timeout reaches both."""
+    monkeypatch.setattr(train, "evaluate", lambda *_, **options: {"timeout": options["timeout"], "samples": []})
+    assert train.validate(train.Config(score_timeout=7.0), None, {"x": []}) == {"val/x/timeout": 7.0}
+
+
 # --- bad input --------------------------------------------------------------------------------------------
 
 ROW = '{"problem": "4,1,2,9,6:16\\n", "numbers": [4, 1, 2, 9, 6], "target": 16, "task": "countdown", "source": "x"}\n'

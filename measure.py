@@ -1,11 +1,19 @@
-"""What a run measures about itself: one dictionary of numbers a step, under names that README.md explains.
+"""What a run measures about itself, under names that README.md explains, and the folder that it goes to.
 
-Everything here works on the N tokens of a step over all ranks ([N] tensors, the same on every rank) or on the
-groups of responses, and changes nothing: a run without it would train alike.
+The measurements work on the N tokens of a step over all ranks ([N] tensors, the same on every rank) or on the
+groups of responses, and change nothing: a run without them would train alike.
 """
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import reward
 from loss import entropy_change, quadrants, response_cov, token_cov, zero_variance
@@ -160,3 +168,115 @@ def agreement(predicted: Tensor, exact: Tensor, slope: float | None = None) -> d
     residual = exact - (fitted if slope is None else slope) * predicted
     return {"slope": fitted, "corr": torch.corrcoef(torch.stack([predicted, exact]))[0, 1].item(),
             "explained": 1 - (residual @ residual / (exact @ exact)).item()}
+
+
+# =========================================================================================================
+# The run folder
+# =========================================================================================================
+
+
+@contextlib.contextmanager
+def timed(timing: dict[str, float], phase: str):
+    start = time.perf_counter()
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    timing[phase] = timing.get(phase, 0.0) + time.perf_counter() - start
+
+
+class Log:
+    """The run folder, the progress bar and wandb; silent on other ranks than 0.
+
+    config: what config.json keeps. resumed: the step after which an old run goes on; -1: it has no checkpoint, and
+    starts again; None: a new run, whose folder replaces one of its name.
+    """
+
+    def __init__(self, folder: Path, config: dict, active: bool, resumed: int | None = None):
+        self.folder, self.active, self.wandb = folder, active, None
+        self.bar = tqdm(total=config["max_steps"], desc=self.folder.name, disable=not active, dynamic_ncols=True,
+                        initial=max(0, resumed or 0))
+        self.shown, self.unwritten = {}, []
+        if active:
+            if resumed is not None:
+                self.cut_back(resumed, config)
+            else:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            (self.folder / "samples").mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.tmp").write_text(json.dumps(config, indent=1) + "\n")
+            (self.folder / "config.tmp").rename(self.folder / "config.json")
+        if active and config["wandb"]:
+            import wandb
+            self.wandb = wandb.init(project=config["wandb"], name=self.folder.name, config=config)
+
+    def cut_back(self, step: int, config: dict):
+        """To what the folder held at the end of that step; -1: nothing, and the old metrics are set aside."""
+        for key, old in json.loads((self.folder / "config.json").read_text()).items():
+            if config[key] != old and key != "overwrite":
+                self.say(f"--{key} {config[key]}: was {old}")
+        path, kept = self.folder / "metrics.jsonl", ""
+        if step < 0:
+            self.say(f"{self.folder} has no checkpoint: from the beginning (old metrics: metrics.jsonl.old)")
+            if path.exists():
+                path.rename(path.with_suffix(".jsonl.old"))
+        else:
+            self.say(f"resumed after step {step}")
+            for line in open(path) if path.exists() else ():
+                with contextlib.suppress(ValueError):  # a kill may have cut the last line
+                    kept += line if json.loads(line)["step"] <= step else ""
+            path.with_suffix(".tmp").write_text(kept)
+            path.with_suffix(".tmp").rename(path)
+        for rows in self.folder.glob("s*/step_*.jsonl"):  # samples/ and selected/
+            if int(rows.stem.removeprefix("step_")) > step:
+                rows.unlink()
+
+    def say(self, text: str):
+        if self.active:
+            self.bar.write(text)
+
+    def save_batch(self, step: int, groups: list[list[Response]], tokens: dict[str, Tensor]) -> Path:
+        """A mini-batch for inspection: torch.load(path, weights_only=True)."""
+        path = self.folder / f"bad_batch_step_{step:06d}.pt"
+        rows = [{"prompt": r.prompt.tolist(), "tokens": r.tokens.tolist(), "text": r.text, "reward": r.reward}
+                for group in groups for r in group]
+        if self.active:
+            torch.save({"responses": rows, **tokens}, path)
+        return path
+
+    def append(self, name: str, rows: list[dict]) -> bool:
+        """All of them or none; a full disk is reported."""
+        path, size = self.folder / name, 0
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with open(path, "a") as f:
+                size = f.tell()
+                f.writelines(json.dumps(row) + "\n" for row in rows)
+            return True
+        except OSError as error:
+            self.say(f"{path} could not be written: {error}")
+            if path.exists():
+                os.truncate(path, size)
+            return False
+
+    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None,
+              selected: list[dict] | None = None):
+        """One step's metrics, and its responses and selected tokens where they are given."""
+        if not self.active:
+            return
+        self.unwritten.append(metrics)  # after a full disk, it goes out with the next lines
+        if self.append("metrics.jsonl", self.unwritten):
+            self.unwritten = []
+        if groups:
+            rows = [{"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
+                     "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
+                    for i, group in enumerate(groups) for r in group]
+            self.append(f"samples/step_{metrics['step']:06d}.jsonl", rows)
+        if selected:
+            self.append(f"selected/step_{metrics['step']:06d}.jsonl", selected)
+        if self.wandb:
+            self.wandb.log(metrics, step=metrics["step"])
+        val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
+        names = {"entropy": "actor/entropy", "acc": "reward/acc", "val": val, "len": "response_length/mean",
+                 "kl": "actor/ppo_kl_abs", "tok/s": "tokens_per_s"}
+        self.shown |= {name: f"{metrics[key]:.3g}" for name, key in names.items() if key in metrics}
+        self.bar.set_postfix(self.shown, refresh=False)
+        self.bar.update(metrics["step"] - self.bar.n)

@@ -7,12 +7,10 @@
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
 Every field of Config is an option: `--field value`. A run writes runs/<name>/{config.json, metrics.jsonl,
-samples/,
-checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
+samples/, selected/, checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -23,7 +21,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -36,14 +33,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
 import reward
 from eval import evaluate
 from loss import ADVANTAGES, LOSSES, select_random, tis_weights, zero_variance
-from measure import Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, token_metrics
-from policy import (Checkpoints, HFSampler, MicroBatch, Policy, Response, VLLMSampler, any_rank, derive_seed,
+from measure import (Log, Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, timed,
+                     token_metrics)
+from policy import (Checkpoints, HFSampler, MicroBatch, Policy, VLLMSampler, any_rank, derive_seed,
                     eos_token_ids, fingerprint, generate, hf_weights, load_policy, micro_batches, no_grad_pass,
                     over_all_ranks, rewards_of, save_hf, score, set_advantages, start_distributed)
 
@@ -392,15 +389,6 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
 # =========================================================================================================
 
 
-@contextlib.contextmanager
-def timed(timing: dict[str, float], phase: str):
-    start = time.perf_counter()
-    yield
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    timing[phase] = timing.get(phase, 0.0) + time.perf_counter() - start
-
-
 def update_metrics(updates: list[dict[str, Tensor] | None], n_tokens: list[int]) -> dict[str, float]:
     """Means over a step's updates, or over the tokens that they trained on; None: a skipped one. Collective."""
     done = [(update, N) for update, N in zip(updates, n_tokens) if update is not None]
@@ -424,101 +412,6 @@ def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, flo
                           timeout=cfg.score_timeout)
         metrics |= {f"val/{name}/{key}": value for key, value in result.items() if key != "samples"}
     return metrics
-
-
-class Log:
-    """The run folder, the progress bar and wandb; silent on other ranks than 0. resumed: a step, or -1."""
-
-    def __init__(self, cfg: Config, active: bool, resumed: int = -1):
-        self.folder, self.active, self.wandb = run_folder(cfg), active, None
-        self.bar = tqdm(total=cfg.max_steps, desc=self.folder.name, disable=not active, dynamic_ncols=True,
-                        initial=max(0, resumed))
-        self.shown, self.unwritten = {}, []
-        config = {key: value for key, value in vars(cfg).items() if key != "resume"}
-        if active:
-            if cfg.resume:
-                self.cut_back(resumed, config)
-            else:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            (self.folder / "samples").mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.tmp").write_text(json.dumps(config, indent=1) + "\n")
-            (self.folder / "config.tmp").rename(self.folder / "config.json")
-        if active and cfg.wandb:
-            import wandb
-            self.wandb = wandb.init(project=cfg.wandb, name=self.folder.name, config=config)
-
-    def cut_back(self, step: int, config: dict):
-        """To what the folder held at the end of that step; -1: nothing, and the old metrics are set aside."""
-        for key, old in saved_config(self.folder).items():
-            if config[key] != old and key != "overwrite":
-                self.say(f"--{key} {config[key]}: was {old}")
-        path, kept = self.folder / "metrics.jsonl", ""
-        if step < 0:
-            self.say(f"{self.folder} has no checkpoint: from the beginning (old metrics: metrics.jsonl.old)")
-            if path.exists():
-                path.rename(path.with_suffix(".jsonl.old"))
-        else:
-            self.say(f"resumed after step {step}")
-            for line in open(path) if path.exists() else ():
-                with contextlib.suppress(ValueError):  # a kill may have cut the last line
-                    kept += line if json.loads(line)["step"] <= step else ""
-            path.with_suffix(".tmp").write_text(kept)
-            path.with_suffix(".tmp").rename(path)
-        for rows in self.folder.glob("s*/step_*.jsonl"):  # samples/ and selected/
-            if int(rows.stem.removeprefix("step_")) > step:
-                rows.unlink()
-
-    def say(self, text: str):
-        if self.active:
-            self.bar.write(text)
-
-    def save_batch(self, step: int, groups: list[list[Response]], tokens: dict[str, Tensor]) -> Path:
-        """A mini-batch for inspection: torch.load(path, weights_only=True)."""
-        path = self.folder / f"bad_batch_step_{step:06d}.pt"
-        rows = [{"prompt": r.prompt.tolist(), "tokens": r.tokens.tolist(), "text": r.text, "reward": r.reward}
-                for group in groups for r in group]
-        if self.active:
-            torch.save({"responses": rows, **tokens}, path)
-        return path
-
-    def append(self, name: str, rows: list[dict]) -> bool:
-        """All of them or none; a full disk is reported."""
-        path, size = self.folder / name, 0
-        try:
-            path.parent.mkdir(exist_ok=True)
-            with open(path, "a") as f:
-                size = f.tell()
-                f.writelines(json.dumps(row) + "\n" for row in rows)
-            return True
-        except OSError as error:
-            self.say(f"{path} could not be written: {error}")
-            if path.exists():
-                os.truncate(path, size)
-            return False
-
-    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None,
-              selected: list[dict] | None = None):
-        """One step's metrics, and its responses and selected tokens where they are given."""
-        if not self.active:
-            return
-        self.unwritten.append(metrics)  # after a full disk, it goes out with the next lines
-        if self.append("metrics.jsonl", self.unwritten):
-            self.unwritten = []
-        if groups:
-            rows = [{"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
-                     "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
-                    for i, group in enumerate(groups) for r in group]
-            self.append(f"samples/step_{metrics['step']:06d}.jsonl", rows)
-        if selected:
-            self.append(f"selected/step_{metrics['step']:06d}.jsonl", selected)
-        if self.wandb:
-            self.wandb.log(metrics, step=metrics["step"])
-        val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
-        names = {"entropy": "actor/entropy", "acc": "reward/acc", "val": val, "len": "response_length/mean",
-                 "kl": "actor/ppo_kl_abs", "tok/s": "tokens_per_s"}
-        self.shown |= {name: f"{metrics[key]:.3g}" for name, key in names.items() if key in metrics}
-        self.bar.set_postfix(self.shown, refresh=False)
-        self.bar.update(metrics["step"] - self.bar.n)
 
 
 # =========================================================================================================
@@ -579,7 +472,8 @@ def main():
             checkpoints.load(policy, optimizer, resumed["step"])
             state |= resumed | {"config": vars(cfg)}
             sampler.load(hf_weights(policy, dtype))
-        log = Log(cfg, rank0, resumed["step"] if resumed else -1)
+        config = {key: value for key, value in vars(cfg).items() if key != "resume"}
+        log = Log(run_folder(cfg), config, rank0, None if not cfg.resume else resumed["step"] if resumed else -1)
     except (ValueError, OSError) as error:
         refuse(error)
     if resumed and targets:

@@ -149,7 +149,8 @@ def test_sigkill_of_a_rank_in_every_phase(tmp_path, record_property):
         codes = finish(processes, timeout=60)
         slowest = max(slowest, time.monotonic() - killed)
         assert codes[victim] == -signal.SIGKILL and codes[1 - victim] == 1, (phase, codes, output(folder, 1 - victim))
-        assert "eer" in output(folder, 1 - victim).strip().splitlines()[-1], "connection closed or reset by peer"
+        said = output(folder, 1 - victim)
+        assert "Connection closed by peer" in said or "Connection reset by peer" in said, said
     assert run(folder, ["--resume", "runs/run"], ranks=2) == [0, 0], output(folder)
     assert metrics(folder / "runs/run") == metrics(folder / "runs/whole")
     record_property("happened", f"in all {len(PHASES)} ({', '.join(PHASES)}): the other rank ended within {slowest:.1f} s, "
@@ -442,7 +443,7 @@ def test_remote_code_runs_only_when_asked_for(tmp_path, monkeypatch, capfd):
 
 
 def test_torch_load_and_pickle_are_not_called_on_files_without_weights_only():
-    for path in ("train.py", "policy.py", "loss.py", "eval.py", "reward.py"):
+    for path in ("train.py", "measure.py", "policy.py", "loss.py", "eval.py", "reward.py"):
         text = (ROOT / path).read_text()
         assert text.count("torch.load(") == text.count("weights_only=True)"), path
         assert "trust_remote_code=True" not in text, path

@@ -44,7 +44,8 @@ def start(folder: Path, options: list[str], *, ranks: int = 1, fault: tuple = ()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    processes = [FORK.Process(target=rank_main, args=(folder, options, rank, ranks, port, fault)) for rank in range(ranks)]
+    processes = [FORK.Process(target=rank_main, args=(folder, options, rank, ranks, port, fault), daemon=True)
+                 for rank in range(ranks)]
     for process in processes:
         process.start()
     return processes

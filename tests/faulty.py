@@ -46,7 +46,8 @@ def start(folder: Path, options: list[str], *, ranks: int = 1, fault: tuple = ()
         port = s.getsockname()[1]
     processes = [FORK.Process(target=rank_main, args=(folder, options, rank, ranks, port, fault), daemon=True)
                  for rank in range(ranks)]
-    for process in processes:
+    for rank, process in enumerate(processes):
+        (folder / f"rank{rank}.log").write_text("")
         process.start()
     return processes
 

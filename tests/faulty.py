@@ -117,12 +117,12 @@ PHASES = {"generate": (train, "generate"), "score": (train, "score"), "log-probs
 
 
 def kill_in(rank: int, phase: str, victim: int, after: int):
-    """SIGKILL of rank `victim` in a phase, once this process has logged `after` steps."""
+    """SIGKILL of rank `victim` in a phase, once this process has logged `after` steps of training."""
     owner, name = PHASES[phase]
     function, steps = getattr(owner, name), steps_logged()
 
     def fatal(*args, **kwargs):
-        if rank == victim and len(steps) >= after:
+        if rank == victim and sum(step > 0 for step in steps) >= after:
             if phase == "log":  # half a line is out
                 with open(args[0].folder / args[1], "a") as f:
                     f.write(json.dumps(args[2][0])[:100])

@@ -79,6 +79,7 @@ def kill_and_resume(cycles: int, ranks: int, seed: int) -> list[str]:
             begun = (run / "config.json").exists()
             processes = faulty.start(folder, ["--resume", "runs/run"] if begun else ["--name", "run", "--overwrite", *options],
                                      ranks=ranks)
+            alive = False
             if kills < cycles:
                 processes[rng.randrange(ranks)].join(rng.uniform(0, duration))
                 victim = processes[rng.randrange(ranks)]

@@ -44,13 +44,15 @@ def start(folder: Path, options: list[str], *, ranks: int = 1, fault: tuple = ()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    processes = [FORK.Process(target=rank_main, args=(folder, options, rank, ranks, port, fault)) for rank in range(ranks)]
-    for process in processes:
+    processes = [FORK.Process(target=rank_main, args=(folder, options, rank, ranks, port, fault), daemon=True)
+                 for rank in range(ranks)]
+    for rank, process in enumerate(processes):
+        (folder / f"rank{rank}.log").write_text("")
         process.start()
     return processes
 
 
-def finish(processes: list, timeout: float = 120) -> list[int]:
+def finish(processes: list, timeout: float = 600) -> list[int]:
     """Exit codes; -9 is SIGKILL. TimeoutError if a process is still there."""
     end = time.monotonic() + timeout
     for process in processes:
@@ -115,12 +117,12 @@ PHASES = {"generate": (train, "generate"), "score": (train, "score"), "log-probs
 
 
 def kill_in(rank: int, phase: str, victim: int, after: int):
-    """SIGKILL of rank `victim` in a phase, once this process has logged `after` steps."""
+    """SIGKILL of rank `victim` in a phase, once this process has logged `after` steps of training."""
     owner, name = PHASES[phase]
     function, steps = getattr(owner, name), steps_logged()
 
     def fatal(*args, **kwargs):
-        if rank == victim and len(steps) >= after:
+        if rank == victim and sum(step > 0 for step in steps) >= after:
             if phase == "log":  # half a line is out
                 with open(args[0].folder / args[1], "a") as f:
                     f.write(json.dumps(args[2][0])[:100])

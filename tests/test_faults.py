@@ -143,13 +143,14 @@ def test_sigkill_of_a_rank_in_every_phase(tmp_path, record_property):
     for i, phase in enumerate(PHASES):
         victim = 0 if phase.startswith(("log", "save")) else i % 2  # rank 0 alone writes
         processes = start(folder, ["--resume", "runs/run"] if i else ["--name", "run", *options], ranks=2,
-                          fault=("kill_in", phase, victim, 1 if i else 2))
+                          fault=("kill_in", phase, victim, 1))
         processes[victim].join(300)
         killed = time.monotonic()
         codes = finish(processes, timeout=60)
         slowest = max(slowest, time.monotonic() - killed)
         assert codes[victim] == -signal.SIGKILL and codes[1 - victim] == 1, (phase, codes, output(folder, 1 - victim))
-        assert "eer" in output(folder, 1 - victim).strip().splitlines()[-1], "connection closed or reset by peer"
+        said = output(folder, 1 - victim)
+        assert "Connection closed by peer" in said or "Connection reset by peer" in said, said
     assert run(folder, ["--resume", "runs/run"], ranks=2) == [0, 0], output(folder)
     assert metrics(folder / "runs/run") == metrics(folder / "runs/whole")
     record_property("happened", f"in all {len(PHASES)} ({', '.join(PHASES)}): the other rank ended within {slowest:.1f} s, "
@@ -160,7 +161,7 @@ def test_under_torchrun_the_others_end_and_the_dead_rank_is_named(tmp_path, reco
     """Within a minute."""
     folder = prepare(tmp_path / "torchrun")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
-               str(ROOT / "tests/faulty.py"), json.dumps(["kill_in", "update", 1, 1]), "--name", "run", *SMALL]
+               str(ROOT / "tests/faulty.py"), json.dumps(["kill_in", "update", 1, 0]), "--name", "run", *SMALL]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     wait_for((folder / "killed").exists)
     killed = time.monotonic()
@@ -296,6 +297,12 @@ def test_verifiers_that_are_killed_cost_their_own_response_only(tmp_path, record
     killed = output(folder).count("killed verifier")
     assert killed >= 2 and [row["step"] for row in metrics(folder / "runs/run")] == [0, 1, 2, 3]
     record_property("happened", f"{killed} workers killed, three steps done")
+
+
+def test_validation_waits_for_a_verdict_as_long_as_training_does(monkeypatch):
+    """--score_timeout reaches both."""
+    monkeypatch.setattr(train, "evaluate", lambda *_, **options: {"timeout": options["timeout"], "samples": []})
+    assert train.validate(train.Config(score_timeout=7.0), None, {"x": []}) == {"val/x/timeout": 7.0}
 
 
 # --- bad input --------------------------------------------------------------------------------------------
@@ -436,7 +443,7 @@ def test_remote_code_runs_only_when_asked_for(tmp_path, monkeypatch, capfd):
 
 
 def test_torch_load_and_pickle_are_not_called_on_files_without_weights_only():
-    for path in ("train.py", "policy.py", "loss.py", "eval.py", "reward.py"):
+    for path in ("train.py", "measure.py", "policy.py", "loss.py", "eval.py", "reward.py"):
         text = (ROOT / path).read_text()
         assert text.count("torch.load(") == text.count("weights_only=True)"), path
         assert "trust_remote_code=True" not in text, path

@@ -205,6 +205,14 @@ def test_hf_load_names_what_is_missing(folders):
         sampler.load(weights.items())
 
 
+def test_hf_load_takes_persistent_buffers_too(folders):
+    sampler = HFSampler(folders[0], make_tokenizer(), device="cpu", dtype=torch.float32)
+    sampler.model.model.register_buffer("scale", torch.zeros(3))
+    weights = dict(sampler.model.state_dict()) | {"model.scale": torch.ones(3)}
+    sampler.load(weights.items())
+    assert sampler.model.model.scale.tolist() == [1, 1, 1]
+
+
 if __name__ == "__main__":
     old, new, output = sys.argv[1:]
     vllm_sampler = VLLMSampler(old, make_tokenizer(), dtype=torch.float32, max_model_len=512)

@@ -483,8 +483,6 @@ def main():
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
     if not resumed:
         log.write({"step": 0, **validate(cfg, sampler, vals)})
-    if repeated := len(problems) - len({problem["problem"] for problem in problems}):
-        log.say(f"{cfg.train_data}: {repeated} of {len(problems)} problems repeat another one")
     if len(fit) < len(problems):
         log.say(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out")
     stream = itertools.islice(shuffled_epochs(fit, cfg.seed), state["drawn"], None)

@@ -41,7 +41,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2) -> dict:
+def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2, timeout=5.0) -> dict:
     """n responses a problem -> {"avg@n", "pass@n", "entropy", "length", "truncated", "samples"}.
 
     avg@n: share of right responses. entropy: mean -logprob of the sampled tokens, nats (None if greedy).
@@ -56,7 +56,7 @@ def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2
                               seed=seed * sampler.dp_size + sampler.dp_rank)    # another stream on each rank
     flat = [(i, j, sample) for i, group in zip(mine, groups) for j, sample in enumerate(group)]
     texts = sampler.tokenizer.batch_decode([s.token_ids for _, _, s in flat], skip_special_tokens=True)
-    scores = reward.score_batch(texts, [problems[i] for i, _, _ in flat], workers=workers,
+    scores = reward.score_batch(texts, [problems[i] for i, _, _ in flat], workers=workers, timeout=timeout,
                                 truncated=[s.finish_reason == "length" for _, _, s in flat])
     records = [{"problem": i, "sample": j, "response": text, "answer": score.answer, "status": score.status,
                 "reward": score.reward, "length": len(s.token_ids), "logprob": sum(s.logprobs),

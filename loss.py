@@ -186,6 +186,59 @@ def _top(score: Tensor, mask: Tensor, count: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------
+# Measurements of the mechanism: what drives the entropy, and how far the theory holds. No gradient.
+# ---------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def response_cov(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """Section 3.3: a response is one action. Cov(log pi, pi A) over the G responses of each prompt. -> [P]
+
+    logprobs [P, G] are means over the tokens of a response (nats a token), pi is their exp; advantages [P, G].
+    """
+    weighted = logprobs.exp() * advantages
+    return ((logprobs - logprobs.mean(1, keepdim=True)) * (weighted - weighted.mean(1, keepdim=True))).mean(1)
+
+
+@torch.no_grad()
+def entropy_change(before: Tensor, after: Tensor, targets: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    """What an update did to the entropy at S states, and what the theory says that it does. -> [S] each, nats
+
+    before, after: logits / temperature [S, V]; targets [S]: the token sampled at the state; advantages [S]: its A.
+    exact        H(after) - H(before)
+    first_order  -Cov_{a ~ pi}(log pi, dz) over the whole vocabulary (Lemma 1); nothing is fitted
+    theorem_1    -(log pi(y) + H) pi(y) A: one sample of -Cov(log pi, pi A), policy gradient, step size 1
+    theorem_2    -(log pi(y) + H) A: one sample of -Cov(log pi, A), natural policy gradient, step size 1
+    """
+    before, after = before.double(), after.double()
+    (logprob_y, H), (_, H_after) = logprobs_and_entropy(before, targets), logprobs_and_entropy(after, targets)
+    log_pi = before.log_softmax(-1)
+    pi = log_pi.exp()
+    dz = torch.where(pi > 0, after - before, 0.0)                       # -inf - -inf: an id that cannot be sampled
+    centered = torch.where(pi > 0, log_pi + H[:, None], 0.0)
+    return {"exact": H_after - H, "first_order": -(pi * centered * dz).sum(-1),
+            "theorem_1": -(logprob_y + H) * logprob_y.exp() * advantages, "theorem_2": -(logprob_y + H) * advantages}
+
+
+def quadrants(logprobs: Tensor, entropy: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    """The sign table of Theorem 2, bool [N] each. Likely: log pi(y) above its mean -H at the state; right: A > 0.
+
+    likely_right and unlikely_wrong tokens lower the entropy, the other two raise it.
+    """
+    likely, right = logprobs > -entropy, advantages > 0
+    return {"likely_right": likely & right, "likely_wrong": likely & ~right,
+            "unlikely_right": ~likely & right, "unlikely_wrong": ~likely & ~right}
+
+
+def tis_weights(old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, *, cap: float) -> Tensor:
+    """Truncated importance weights min(pi_old / pi_sampler, cap) of each token (Yao et al. 2025): [B, T].
+
+    The sampler's numerics differ from the trainer's; the cap keeps one token from taking over. 1 under a false mask.
+    """
+    return _log_ratio(old_logprobs, sampler_logprobs, mask).exp().clamp(max=cap)
+
+
+# ---------------------------------------------------------------------------------------------------------
 # The losses. What defines a method is repeated, so that two of them can be compared by eye.
 # ---------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,13 @@ samplers generate responses and take the trained weights back (`load(hf_weights(
 
 import contextlib
 import functools
+import hashlib
+import json
 import os
 import random
 import shutil
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +21,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
+from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 import reward
@@ -52,6 +57,13 @@ def start_distributed() -> torch.device:
     return device
 
 
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """True on every rank if it is on one."""
+    flags = torch.tensor(float(flag), device=device)
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return bool(flags)
+
+
 # =========================================================================================================
 # Policy: a Hugging Face causal LM under FSDP2, with log-probs and entropy computed in chunks
 # =========================================================================================================
@@ -60,20 +72,24 @@ def start_distributed() -> torch.device:
 class Policy(nn.Module):
     """Log-probs and entropies of response tokens. The root of FSDP, so that the head's weight is whole in here."""
 
-    CHUNK_LOGITS = 2**27  # logits alive at a time: 0.5 GB in fp32, whatever the vocabulary or the batch
+    CHUNK_LOGITS = 2**27  # logits of a chunk, 0.5 GB in fp32; about five tensors of this size live at a time
 
     def __init__(self, model, n_vocab: int, temperature: float):
         super().__init__()
         self.model, self.n_vocab, self.temperature = model, n_vocab, temperature
 
-    def forward(self, input_ids: Tensor, prompt_lengths: Tensor, targets: Tensor, mask: Tensor):
+    def forward(self, input_ids: Tensor, prompt_lengths: Tensor, targets: Tensor, mask: Tensor, logits_only=False):
         """input_ids [B, L] prompt + response, right-padded; targets and mask [B, T] -> logprobs, entropy [B, T].
 
+        logits_only: instead, logits / temperature [N, V] at the N true positions of the mask.
         No attention mask: under causal attention no token sees the padding to its right.
         """
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state       # [B, L, d]
         row, t = mask.nonzero(as_tuple=True)                                                         # [N]
         hidden = hidden[row, prompt_lengths[row] - 1 + t]      # the state that predicts token t      # [N, d]
+        if logits_only:
+            logits = self.logits(hidden)
+            return logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature    # [N, V]
         chunk = max(1, self.CHUNK_LOGITS // self.n_vocab)
         run = self.head if len(row) <= chunk else functools.partial(checkpoint, self.head, use_reentrant=False)
         parts = [run(h, y) for h, y in zip(hidden.split(chunk), targets[mask].split(chunk))]
@@ -81,15 +97,17 @@ class Policy(nn.Module):
         zeros = torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device)
         return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)             # [B, T]
 
+    def logits(self, hidden: Tensor):
+        return self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
+
     def head(self, hidden: Tensor, targets: Tensor):
-        logits = self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
-        return logprobs_and_entropy(logits, targets, self.temperature)
+        return logprobs_and_entropy(self.logits(hidden), targets, self.temperature)
 
 
 def load_policy(path: str, tokenizer, device: torch.device, *, temperature: float = 1.0,
-                grad_checkpointing: bool = False) -> Policy:
+                grad_checkpointing: bool = False, trust_remote_code: bool = False) -> Policy:
     """fp32 master weights; bf16 compute on a GPU, fp32 on a CPU. Sharded block by block, then the root."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", trust_remote_code=trust_remote_code)
     if grad_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()  # transformers recomputes in training mode only; these models have no dropout
@@ -111,29 +129,38 @@ def hf_weights(policy: Policy, dtype: torch.dtype):
         if tied and name == "lm_head.weight":
             yield name, embedding
             continue
-        p = p.detach().to(dtype)
+        p = p.detach().to(dtype) if p.is_floating_point() else p  # a buffer may hold integers
         p = p.full_tensor() if isinstance(p, DTensor) else p
         if tied and name.endswith("embed_tokens.weight"):
             embedding = p
         yield name, p
 
 
-def save_hf(policy: Policy, tokenizer, folder: Path, dtype: torch.dtype):
-    """A folder that `from_pretrained` and vLLM load: written beside, then renamed, so never half there."""
-    keep = dist.get_rank() == 0
+def save_hf(policy: Policy, tokenizer, folder: Path, dtype: torch.dtype) -> bool:
+    """A folder that `from_pretrained` and vLLM load: written beside, then renamed, so never half there.
+
+    A full disk is reported and stops nothing. -> False on rank 0 if the folder could not be written
+    """
+    keep, saved = dist.get_rank() == 0, True
     state = {name: p.cpu() for name, p in hf_weights(policy, dtype) if keep}
     if keep:
         if policy.model.config.tie_word_embeddings:
             state.pop("lm_head.weight", None)
         tmp = folder.with_suffix(".tmp")
         shutil.rmtree(tmp, ignore_errors=True)
-        policy.model.save_pretrained(tmp, state_dict=state)
-        policy.model.config.dtype = dtype  # save_pretrained wrote the master weights'
-        policy.model.config.save_pretrained(tmp)
-        tokenizer.save_pretrained(tmp)
-        shutil.rmtree(folder, ignore_errors=True)
-        tmp.rename(folder)
+        try:
+            policy.model.save_pretrained(tmp, state_dict=state)
+            policy.model.config.dtype = dtype  # save_pretrained wrote the master weights'
+            policy.model.config.save_pretrained(tmp)
+            tokenizer.save_pretrained(tmp)
+            shutil.rmtree(folder, ignore_errors=True)
+            tmp.rename(folder)
+        except Exception as error:  # safetensors and tokenizers raise their own
+            tqdm.write(f"{folder} could not be written: {last_line(error)}")
+            shutil.rmtree(tmp, ignore_errors=True)
+            saved = False
     dist.barrier()
+    return saved
 
 
 # =========================================================================================================
@@ -152,12 +179,12 @@ def entropy_of(logits) -> torch.Tensor:
     return -torch.where(logprob == -torch.inf, 0.0, logprob.exp() * logprob).sum(dim=-1)
 
 
-def eos_token_ids(model, tokenizer) -> list[int]:
+def eos_token_ids(model, tokenizer, trust_remote_code=False) -> list[int]:
     """Every id that ends a response: generation_config's (there may be several) and the tokenizer's."""
     try:
         ids = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:   # the folder has no generation_config.json
-        ids = AutoConfig.from_pretrained(model).eos_token_id
+        ids = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).eos_token_id
     ids = ids if isinstance(ids, list) else [ids]
     return sorted({i for i in ids + [tokenizer.eos_token_id] if i is not None})
 
@@ -169,11 +196,12 @@ class HFSampler:
     call (one random generator for all of them), so the same call with the same seed repeats exactly.
     """
 
-    def __init__(self, model, tokenizer, *, device, dtype, batch_size=512):
-        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device).eval()
+    def __init__(self, model, tokenizer, *, device, dtype, batch_size=512, trust_remote_code=False):
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=trust_remote_code)
+        self.model.to(device).eval()
         self.tokenizer, self.device, self.batch_size = tokenizer, torch.device(device), batch_size
         self.fork = None    # (threshold in nats, temperature of tokens whose entropy is above it)
-        self.eos_ids = torch.tensor(eos_token_ids(model, tokenizer), device=device)
+        self.eos_ids = torch.tensor(eos_token_ids(model, tokenizer, trust_remote_code), device=device)
         self.dp_rank = dist.get_rank() if dist.is_initialized() else 0
         self.dp_size = dist.get_world_size() if dist.is_initialized() else 1
 
@@ -242,7 +270,7 @@ class HFSampler:
     @torch.no_grad()
     def load(self, weights):
         """weights: iterable of (Hugging Face parameter name, full tensor), every parameter of the model."""
-        params = dict(self.model.named_parameters(remove_duplicate=False))
+        params = self.model.state_dict(keep_vars=True)  # tied ones under each name; persistent buffers too
         loaded = set()
         for name, tensor in weights:
             params[name].copy_(tensor)
@@ -270,17 +298,17 @@ class VLLMSampler:
     """
 
     def __init__(self, model, tokenizer, *, dtype, tensor_parallel_size=1, max_model_len=None,
-                 gpu_memory_utilization=0.3, seed=0):
+                 gpu_memory_utilization=0.3, seed=0, trust_remote_code=False):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # read when vLLM builds the engine
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         import vllm
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.dp_rank, self.dp_size = rank // tensor_parallel_size, world // tensor_parallel_size
         self.tokenizer, self.cuda = tokenizer, torch.cuda.is_available()
-        self.stop_token_ids = eos_token_ids(model, tokenizer)
+        self.stop_token_ids = eos_token_ids(model, tokenizer, trust_remote_code)
         with preserved_process_state():
             self.llm = vllm.LLM(
-                model=model, dtype=dtype, max_model_len=max_model_len,
+                model=model, dtype=dtype, max_model_len=max_model_len, trust_remote_code=trust_remote_code,
                 tensor_parallel_size=tensor_parallel_size, seed=seed + self.dp_rank,
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else None,
                 logprobs_mode="processed_logprobs",    # the default ignores the temperature
@@ -479,3 +507,130 @@ def over_all_ranks(values: list[Tensor], batches: list[MicroBatch], n_tokens: in
         flat[m.position[m.mask]] = value[m.mask]
     dist.all_reduce(flat)
     return flat
+
+
+# =========================================================================================================
+# Checkpoints: all that a run needs to go on as if it had never stopped
+# =========================================================================================================
+
+
+def fingerprint(policy: Policy) -> int:
+    """Of the weights' bits, whatever the number of ranks: integer sums do not depend on their order. Collective."""
+    total = torch.zeros((), dtype=torch.long)
+    for i, p in enumerate(policy.parameters(), 1):
+        local = p.to_local() if isinstance(p, DTensor) else p
+        total += i * local.detach().view(torch.int32).sum(dtype=torch.long).cpu()
+    total = total.to(local.device)
+    dist.all_reduce(total)
+    return int(total)
+
+
+def training_tensors(policy: Policy, optimizer) -> dict:
+    """Parameters and AdamW's moments by parameter name: the live tensors, to save from or to load into.
+
+    Tensors only: hyperparameters come from the config, and loading never unpickles an object.
+    """
+    policy.reshard()  # a forward pass without backward leaves the root's parameters whole
+    for p in policy.parameters():
+        if not optimizer.state[p]:  # before the first step; AdamW itself would start with these
+            optimizer.state[p].update(step=torch.zeros((), dtype=torch.float32, device=p.device),
+                                      exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+    return {"model": {name: p.detach() for name, p in policy.named_parameters()},
+            "optimizer": {name: optimizer.state[p] for name, p in policy.named_parameters()}}
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+class Checkpoints:
+    """The newest `keep` of a run: folder/step_NNNNNN/{tensors of each rank, state.json, manifest.json}.
+
+    The manifest holds the SHA-256 of every other file and is written last, in a folder that is then renamed: a
+    step_NNNNNN folder whose files match its manifest is complete. Any number of ranks can load it.
+    """
+
+    def __init__(self, folder: Path, keep: int):
+        self.folder, self.keep, self.rank0 = folder, keep, dist.get_rank() == 0
+        self.group = dist.new_group(backend="gloo")  # saving talks beside the training, so it has its own group
+        self.saving = None
+
+    def save(self, policy: Policy, optimizer, state: dict):
+        """Copies the tensors, then writes them in the background. state: JSON values, "step" among them.
+
+        A save that fails (a full disk) is reported, and neither stops the run nor touches an older checkpoint.
+        """
+        self.wait()
+        target = self.folder / f"step_{state['step']:06d}"
+        written = dcp.async_save(training_tensors(policy, optimizer), checkpoint_id=target.with_suffix(".tmp"),
+                                 process_group=self.group)
+        self.saving = threading.Thread(target=self._finish, args=(written, target, json.dumps(state)))
+        self.saving.start()
+
+    def _finish(self, written, target: Path, state: str):
+        error, tmp = written.exception(), target.with_suffix(".tmp")  # rank 0 has an error if any rank has one
+        if not self.rank0:
+            return
+        try:
+            if error is None:
+                (tmp / "state.json").write_text(state)
+                manifest = {path.name: sha256(path) for path in sorted(tmp.iterdir())}
+                (tmp / "manifest.json").write_text(json.dumps(manifest, indent=1))
+                tmp.rename(target)
+                for old in sorted(self.folder.glob("step_??????"))[:-self.keep]:
+                    shutil.rmtree(old, ignore_errors=True)
+        except OSError as full:
+            error = full
+        if error is not None:
+            tqdm.write(f"checkpoint {target.name} could not be saved, older ones are untouched: {last_line(error)}")
+            shutil.rmtree(tmp, ignore_errors=True)
+
+    def wait(self):
+        """Until the last save is on disk."""
+        if self.saving is not None:
+            self.saving.join()
+
+    def newest(self) -> dict | None:
+        """State of the newest complete checkpoint; None if the run never wrote one. ValueError if none is intact.
+
+        Damaged ones are named and set aside as step_NNNNNN.bad; what a kill left half-written is deleted.
+        """
+        found = [None]
+        if self.rank0:
+            for half in self.folder.glob("step_*.tmp"):
+                shutil.rmtree(half)
+            for path in sorted(self.folder.glob("step_??????"), reverse=True):
+                if reason := damage(path):
+                    tqdm.write(f"{path} is skipped: {reason}")
+                    shutil.rmtree(path.with_suffix(".bad"), ignore_errors=True)
+                    path.rename(path.with_suffix(".bad"))
+                else:
+                    found = [json.loads((path / "state.json").read_text())]
+                    break
+            if found == [None] and any(self.folder.glob("step_*.bad")):
+                found = [ValueError(f"{self.folder}: no checkpoint is intact; restore one, or start again with --overwrite")]
+        dist.broadcast_object_list(found, src=0, group=self.group)
+        if isinstance(found[0], ValueError):
+            raise found[0]
+        return found[0]
+
+    def load(self, policy: Policy, optimizer, step: int):
+        """Into the live tensors, from any number of ranks to any other."""
+        dcp.load(training_tensors(policy, optimizer), checkpoint_id=self.folder / f"step_{step:06d}",
+                 process_group=self.group)
+
+
+def last_line(error: BaseException) -> str:
+    """The libraries put a traceback into the message; the cause is its last line."""
+    return (str(error).strip().splitlines() or [repr(error)])[-1]
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint folder; None if it is complete."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        wrong = [name for name, digest in manifest.items() if sha256(path / name) != digest]
+    except (OSError, ValueError) as error:
+        return f"incomplete ({error})"
+    return f"{wrong[0]} does not match its checksum" if wrong else None

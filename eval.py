@@ -154,7 +154,7 @@ def answer_text(answer) -> str:
 
 def load_tokenizer(model):
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError):
         raise ValueError(f"{model}: no model folder with a tokenizer, nor a hub model in reach") from None
 

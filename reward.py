@@ -765,27 +765,27 @@ def load_problems(path):
     of the fields. Rows whose answer cannot be read, or that have no tests, are dropped and named in a
     warning; repeated prompts are dropped and counted."""
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            rows = [line for line in file if line.strip()]
+        with open(path, "rb") as file:
+            rows = [(i, line) for i, line in enumerate(file, 1) if line.strip()]
     elif path.endswith((".jsonl", ".json")) or path[:1] in "./":
         raise ValueError(f"{path}: no such file")
     else:
         import datasets
         name, *config, split = path.split(":") if ":" in path else (path, "train")
         try:
-            rows = datasets.load_dataset(name, *config, split=split)
+            rows = enumerate(datasets.load_dataset(name, *config, split=split), 1)
         except Exception as error:                         # each release raises others if it is out of reach
             raise ValueError(f"{path}: no such file, and no dataset of that name could be loaded "
                              f"({type(error).__name__})") from None
     problems, dropped, seen, repeated = [], [], set(), 0
-    for i, row in enumerate(rows, 1):
+    for i, row in rows:
         try:
-            row = as_problem(json.loads(row) if isinstance(row, str) else row)
+            row = as_problem(json.loads(row) if isinstance(row, bytes) else row)     # not UTF-8: a ValueError
             task = row["task"]
             missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
                        for name in FIELDS[task] if row.get(name) is None]
         except (ValueError, KeyError, AttributeError, TypeError):
-            missing = [f"{str(row)[:80]!r} is no JSON object whose task is one of {list(FIELDS)}"]
+            missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8 whose task is one of {list(FIELDS)}"]
         if missing:
             raise ValueError(f"{path}, row {i}: {missing[0]}")
         if row["problem"] in seen:
@@ -799,10 +799,10 @@ def load_problems(path):
         (problems if usable else dropped).append(row if usable else i)
     if not problems:
         raise ValueError(f"{path}: no row can be used ({len(dropped)} without a readable answer or tests)")
-    if dropped:
+    if dropped and os.environ.get("RANK", "0") == "0":
         print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}",
               file=sys.stderr)
-    if repeated:
+    if repeated and os.environ.get("RANK", "0") == "0":
         print(f"warning: {path}: dropped {repeated} rows whose prompt occurred before", file=sys.stderr)
     return problems
 

@@ -367,10 +367,7 @@ BAD_INPUT = {  # what is made, with the options that name it -> words of the one
 }
 
 
-NOT_NAMED = pytest.mark.xfail(strict=True, reason="load_problems names neither the file nor the row")
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=NOT_NAMED if case == "not UTF-8" else ()) for case in BAD_INPUT])
+@pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_ends_with_one_line_and_code_2(case, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -201,7 +201,7 @@ def controls(groups):
         axes[2].plot(np.mean([e[1] for e in evaluations], 0), R.mean(0), "o-", markersize=3, color=f"C{i}")
     axes[0].set(title="Policy entropy, training prompts", xlabel="step", ylabel="nats a token", ylim=(0, None))
     axes[1].set(title="Validation accuracy", xlabel="step", ylabel="%")
-    axes[2].set(title="Accuracy against entropy, held out", xlabel="entropy (nats a token)", ylabel="accuracy (%)")
+    axes[2].set(title="Accuracy against entropy", xlabel="entropy (nats a token)", ylabel="accuracy (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     table(["run", "final entropy (nats)", "seeds", "final accuracy (%)", "seeds", "accuracy at 0.3 nats (%)"], rows)
     return figure

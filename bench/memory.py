@@ -103,7 +103,8 @@ def main():
             done = subprocess.run([python, __file__, "--measure", f"{side},{vocab}", *sizes], capture_output=True,
                                   text=True, env=env)
             if done.returncode:
-                sys.exit(f"bench/memory.py: {side} failed: {done.stderr.strip().splitlines()[-1]}")
+                why = done.stderr.strip().rpartition("\n")[2] or f"ended by signal {-done.returncode}"
+                sys.exit(f"bench/memory.py: {side}, {vocab} ids: {why}")
             r = json.loads(done.stdout.splitlines()[-1])
             logits = args.rows * args.response * vocab * 4 / GB
             print(f"{vocab:10d} {side:5} {r['weights']:8.2f} {r['log_prob_pass']:10.2f} {r['update']:8.2f} {logits:17.2f}",

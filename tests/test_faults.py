@@ -339,7 +339,7 @@ def read_only() -> list[str]:
 
 BAD_INPUT = {  # what is made, with the options that name it -> words of the one line
     "cut-off row": (lambda: ["--train_data", write("bad.jsonl", ROW + ROW[:30])], ("bad.jsonl", "row 2")),
-    "wrong columns": (lambda: ["--train_data", write("bad.jsonl", ROW + '{"question": "1+1", "answer": "2"}\n')],
+    "wrong columns": (lambda: ["--train_data", write("bad.jsonl", ROW + '{"query": "1+1", "answer": "2"}\n')],
                       ("bad.jsonl", "row 2", "problem")),
     "a list, not an object": (lambda: ["--train_data", write("bad.jsonl", "[1]\n")], ("bad.jsonl", "row 1")),
     "not UTF-8": (lambda: ["--train_data", write("bad.jsonl", ROW.encode() + b"\xff\xfe\n")], ("bad.jsonl", "row 2", "UTF-8")),

@@ -11,6 +11,7 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -93,18 +94,20 @@ def selected_metrics(selected: Tensor, tokens: dict[str, Tensor]) -> dict[str, f
 
 def selected_rows(tokenizer, groups: list[list[Response]], selected: Tensor, tokens: dict[str, Tensor]) -> list[dict]:
     """One row a selected token: what it is, where it stands, what the rollout's policy thought of it."""
-    mask = torch.ones_like(selected)
-    cov = token_cov(tokens["old_logprobs"], tokens["advantages"], mask).tolist()
-    members = quadrants(tokens["old_logprobs"], tokens["entropy"], tokens["advantages"])
-    places = [(g, i, t) for g, group in enumerate(groups) for i, r in enumerate(group) for t in range(len(r.tokens))]
+    cov = token_cov(tokens["old_logprobs"], tokens["advantages"], torch.ones_like(selected))[selected].tolist()
+    chosen = {name: value[selected].cpu() for name, value in tokens.items()}
+    members = quadrants(chosen["old_logprobs"], chosen["entropy"], chosen["advantages"])
+    responses = [(g, i, r.tokens) for g, group in enumerate(groups) for i, r in enumerate(group)]
+    starts = np.cumsum([0] + [len(ids) for _, _, ids in responses])
     rows = []
-    for n in selected.nonzero()[:, 0].tolist():
-        g, i, t = places[n]
-        ids = groups[g][i].tokens
+    for k, n in enumerate(selected.nonzero()[:, 0].tolist()):
+        which = int(np.searchsorted(starts, n, side="right")) - 1
+        g, i, ids = responses[which]
+        t = int(n - starts[which])
         rows.append({"group": g, "response": i, "position": t, "length": len(ids), "token": tokenizer.decode(ids[t]),
-                     "before": tokenizer.decode(ids[max(0, t - 16):t]), "prob": tokens["old_logprobs"][n].exp().item(),
-                     "advantage": tokens["advantages"][n].item(), "entropy": tokens["entropy"][n].item(),
-                     "cov": cov[n], "quadrant": next(name for name, member in members.items() if member[n])})
+                     "before": tokenizer.decode(ids[max(0, t - 16):t]), "prob": chosen["old_logprobs"][k].exp().item(),
+                     "advantage": chosen["advantages"][k].item(), "entropy": chosen["entropy"][k].item(),
+                     "cov": cov[k], "quadrant": next(name for name, member in members.items() if member[k])})
     return rows
 
 

@@ -209,6 +209,7 @@ def entropy_change(before: Tensor, after: Tensor, targets: Tensor, advantages: T
     first_order  -Cov_{a ~ pi}(log pi, dz) over the whole vocabulary (Lemma 1); nothing is fitted
     theorem_1    -(log pi(y) + H) pi(y) A: one sample of -Cov(log pi, pi A), policy gradient, step size 1
     theorem_2    -(log pi(y) + H) A: one sample of -Cov(log pi, A), natural policy gradient, step size 1
+    A sample of the covariance, unbiased as E A = 0; not the change that a step on this one sample makes.
     """
     before, after = before.double(), after.double()
     (logprob_y, H), (_, H_after) = logprobs_and_entropy(before, targets), logprobs_and_entropy(after, targets)

@@ -93,7 +93,10 @@ def selected_metrics(selected: Tensor, tokens: dict[str, Tensor]) -> dict[str, f
 
 
 def selected_rows(tokenizer, groups: list[list[Response]], selected: Tensor, tokens: dict[str, Tensor]) -> list[dict]:
-    """One row a selected token: what it is, where it stands, what the rollout's policy thought of it."""
+    """One row a selected token: what it is, where it stands, what the rollout's policy thought of it.
+
+    cov is centred on the step; the selection centres on its mini-batch, under the policy of that moment.
+    """
     cov = token_cov(tokens["old_logprobs"], tokens["advantages"], torch.ones_like(selected))[selected].tolist()
     chosen = {name: value[selected].cpu() for name, value in tokens.items()}
     members = quadrants(chosen["old_logprobs"], chosen["entropy"], chosen["advantages"])

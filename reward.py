@@ -150,13 +150,14 @@ _NOTATION = [(re.compile(pattern), new) for pattern, new in [
     (r"\\\{\s*\\\}", r"\\emptyset"),
     (r"\\\{ *[a-z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|[|:])(.*)\\\}", r"\1"),          # {x | x > 2}
 ]]
-# In \text{} any words are a unit; outside of it only words that are no product of variables and no operation.
-_UNIT = re.compile(r"""(
-    [ ]?\\text\{(?:[^{}]|\{[^{}]*\})*\}
-    | (?<=[\d)}])[ ]?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b
-    | (?<=[\d)}])[ ](?!.*\b(?:not|plus|minus|times|over|choose|squared|cubed|factorial|dozen|hundred)\b)
-      [a-zA-Z]{4,}\b
-    )(?:[ ]|/|\^[ ]?\{?-?\d\}?|\\cdot|\\text\{[^{}]*\}|[a-zA-Z]+\b)*$""", re.VERBOSE)
+# In \text{} any words are a unit, but for numbers, lists and operations; outside of it no product of variables either.
+_OPERATION = r"""\b(?:not|plus|minus|over|choose|mod|squared|cubed|factorial|root|pi|wrong|dozen|hundred|thousand|
+    million|billion|trillion|halves|thirds?|fourths?|fifths?|sixths?|eighths?|\w*(?:redth|enth|sandth)s?)\b"""
+_UNIT = re.compile(rf"""(
+    [ ]?\\text\{{(?![^{{}}]*(?:,|(?<![\^{{])\d)|.*{_OPERATION})(?:[^{{}}]|\{{[^{{}}]*\}})*\}}
+    | (?<=[\d)}}])[ ]?(?:[ckm]m|[km]g|ft|in|lbs?|oz|hrs?|min|sec|mph|days?|ways?|men|[apAP][mM])\b
+    | (?<=[\d)}}])[ ](?!.*(?:\btimes\b|{_OPERATION}))[a-zA-Z]{{4,}}\b
+    )(?:[ ]|/|\^[ ]?\{{?-?\d\}}?|\\cdot|\\text\{{[^{{}}]*\}}|[a-zA-Z]+\b)*$""", re.VERBOSE)
 # A name has no sums, and no numbers but in subscripts, brackets and ^{-1}; = or \in follows.
 _NAME = re.compile(r"""
     ((?:[^=<>+\-\d\\]|\\[a-zA-Z]+(?![a-zA-Z])|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)
@@ -569,13 +570,16 @@ def same_output(a, b):
     return len(a) == len(b) and all(x == y or same_value(value(x, y), value(y, x)) for x, y in zip(a, b))
 
 def read_tests(tests):
-    """A dict of inputs, outputs and perhaps fn_name (or its JSON), or text for pytest; None if empty."""
+    """A dict of inputs, outputs and perhaps fn_name (or its JSON), or text for pytest; None if empty or broken."""
     if isinstance(tests, str) and tests.lstrip().startswith("{"):
         try:
             tests = json.loads(tests)
         except ValueError:
             return None
-    return (tests if tests.get("inputs") else None) if isinstance(tests, dict) else tests or None
+    if isinstance(tests, dict):
+        inputs, outputs = tests.get("inputs"), tests.get("outputs")
+        return tests if inputs and isinstance(outputs, list) and len(inputs) == len(outputs) else None
+    return tests if isinstance(tests, str) and tests.strip() else None
 
 def check_code(code, tests, limits):
     """Status of a program under tests, see read_tests. For workers only: it ends all child processes."""
@@ -784,7 +788,11 @@ def load_problems(path):
             task = row["task"]
             missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
                        for name in FIELDS[task] if row.get(name) is None]
-        except (ValueError, KeyError, AttributeError, TypeError):
+            kinds = {"problem": str, "numbers": list, "target": int}
+            missing = missing or [f"field {name!r} is {row[name]!r}"[:120] for name in FIELDS[task]
+                                  if not isinstance(row[name], kinds.get(name, object))
+                                  or name == "numbers" and not all(isinstance(n, int) for n in row[name])]
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError):
             missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8 whose task is one of {list(FIELDS)}"]
         if missing:
             raise ValueError(f"{path}, row {i}: {missing[0]}")

@@ -294,8 +294,12 @@ def entropy_targets(text: str) -> list[float]:
         if not os.path.exists(text):
             targets = [float(text)]
         else:
-            rows = [json.loads(line) for line in open(text)]
-            targets = [row["actor/entropy"] for row in rows if "actor/entropy" in row]
+            targets = []
+            for row in map(json.loads, open(text)):
+                if "actor/entropy" in row:
+                    targets.append(row["actor/entropy"])
+                elif targets and row["step"] > 0:  # a step without an update
+                    targets.append(targets[-1])
     except ValueError:
         targets = []
     if not targets or not all(0 < target < math.inf for target in targets):
@@ -465,6 +469,7 @@ def main():
     checkpoints = Checkpoints(run_folder(cfg) / "checkpoints", cfg.keep_checkpoints)
     resumed = None
     try:
+        started_with = saved_config(cfg.resume)["entropy_coeff"] if cfg.resume else None
         if cfg.resume and (resumed := checkpoints.newest()):
             for key, what in (("model", "weights of --model"), ("data", "problems, --train_data or --val_data,")):
                 if resumed[key] != state[key]:
@@ -476,7 +481,7 @@ def main():
         log = Log(run_folder(cfg), config, rank0, None if not cfg.resume else resumed["step"] if resumed else -1)
     except (ValueError, OSError) as error:
         refuse(error)
-    if resumed and targets:
+    if resumed and targets and cfg.entropy_coeff == started_with:
         cfg.entropy_coeff = state["entropy_coeff"]  # the controller goes on where it was
     selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
@@ -543,7 +548,8 @@ def main():
                               cfg.micro_batch_tokens, device)
             if minis and targets:  # an integral controller
                 gap = targets[min(step, len(targets)) - 1] - metrics["actor/entropy"]
-                cfg.entropy_coeff = max(0.0, cfg.entropy_coeff + cfg.entropy_gain * gap)
+                if math.isfinite(gap):
+                    cfg.entropy_coeff = max(0.0, cfg.entropy_coeff + cfg.entropy_gain * gap)
 
         # ==== 4. update: select tokens over each mini-batch, then one optimizer step on it ================
         updates, overlaps, selections = [], [], []
@@ -564,6 +570,7 @@ def main():
                         if selected.any() and cfg.selection == "cov":
                             overlaps.append(((selected & old_selected).sum() / selected.sum()).item())
                     selections.append(selected)
+                torch.manual_seed(derive_seed(cfg.seed, step, i, dist.get_rank()))  # clip_cov in micro-batches draws
                 updates.append(update(cfg, policy, optimizer, batches, N, selected))
                 state["skipped_in_a_row"] = 0 if updates[-1] else state["skipped_in_a_row"] + 1
             if state["skipped_in_a_row"] == 3:
@@ -577,18 +584,21 @@ def main():
                     metrics |= probe.change("first")
 
         # ==== 5. sync: the new weights into the sampler; measure, evaluate, save, log =====================
+        if probe:  # before the sampler takes its memory back
+            with timed(timing, "measure"):
+                metrics |= probe.change("step")
+            probe = None
         with timed(timing, "sync"):
             sampler.wake()
             sampler.load(hf_weights(policy, dtype))
         rows = None
         with timed(timing, "measure"):
-            if probe:
-                metrics |= probe.change("step")
             if updates:
                 metrics |= update_metrics(updates, [N for _, N, _ in minis])
             if selections:
                 metrics |= selected_metrics(torch.cat(selections), tokens)
-                rows = selected_rows(tokenizer, groups, torch.cat(selections), tokens) if evaluates and rank0 else None
+                if evaluates and rank0 and cfg.loss != "top_entropy":  # a fifth of all tokens is no list to read
+                    rows = selected_rows(tokenizer, groups, torch.cat(selections), tokens)
             if overlaps:
                 metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         timing["step"] = time.perf_counter() - step_start

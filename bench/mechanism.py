@@ -132,7 +132,7 @@ def identity(groups):
     axes[0].plot([low, high], [low, high], color="black", linewidth=0.8)
     axes[0].set(title="Mean entropy change", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
                 ylabel="exact, nats")
-    axes[1].set(title="First order: share explained", xlabel="step", ylabel="of the squared change, state by state")
+    axes[1].set(title="First order: share explained", xlabel="step (solid: first update, dashed: whole step)", ylabel="of the squared change, state by state")
     axes[1].set_ylim(-1, 1.05)
     axes[2].set(title="Theorem 2: correlation", xlabel="step", ylabel="with the exact change, state by state")
     axes[2].axhline(0, color="black", linewidth=0.8)
@@ -148,10 +148,10 @@ def identity(groups):
 def selected(groups):
     head = ["tokens", *QUADRANTS, "mean probability", "mean entropy", "probability above 0.99", "most frequent tokens"]
     rows, bars = [], []
-    first = next(iter(groups.values()))
+    name, first = next(iter(groups.items()))
     shares = [100 * mean_of(first, f"quadrant/{q}") for q in QUADRANTS]
-    bars.append(("all", shares))
-    rows.append([f"all of {first[0].name}", *(f"{s:.0f} %" for s in shares), "", mean_of(first, "actor/entropy"), "", ""])
+    bars.append((f"all of {name}", shares))
+    rows.append([f"all of {name}", *(f"{s:.0f} %" for s in shares), "", mean_of(first, "actor/entropy"), "", ""])
     figure, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
     for i, (name, runs) in enumerate(groups.items()):
         shares = [100 * mean_of(runs, f"selected/{q}") for q in QUADRANTS]
@@ -183,17 +183,26 @@ def selected(groups):
     return figure
 
 
+def first_crossing(level: float, steps, entropy, accuracy) -> tuple[float, float]:
+    """(step, accuracy) where the entropy first falls to the level, between two evaluations; nan if it never does."""
+    for k in range(1, len(steps)):
+        if entropy[k] <= level < entropy[k - 1]:
+            share = (entropy[k - 1] - level) / (entropy[k - 1] - entropy[k])
+            return tuple(float(v[k - 1] + share * (v[k] - v[k - 1])) for v in (steps, accuracy))
+    return float("nan"), float("nan")
+
+
 def controls(groups):
     rows = []
     figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
     for i, (name, runs) in enumerate(groups.items()):
         evaluations = [run.evaluations() for run in runs]
         final = np.array([[e[1][-1], e[2][-1]] for e in evaluations])  # both on the held-out problems
-        # accuracy where the entropy passes 0.3 nats: the two curves are read at equal entropy
-        passes = [np.interp(0.3, e[1][::-1], e[2][::-1]) if e[1].min() < 0.3 < e[1].max() else np.nan for e in evaluations]
+        passes = np.array([first_crossing(0.35, *e) for e in evaluations])
         rows.append([name, f"{final[:, 0].mean():.3f}", ", ".join(f"{h:.3f}" for h in final[:, 0]), f"{final[:, 1].mean():.1f}",
                      ", ".join(f"{r:.1f}" for r in final[:, 1]),
-                     "not reached" if np.isnan(passes).any() else f"{np.mean(passes):.1f}"])
+                     f"{np.mean([e[2][-5:].mean() for e in evaluations]):.1f}",
+                     "not reached" if np.isnan(passes).any() else f"{passes[:, 1].mean():.1f} at step {passes[:, 0].mean():.0f}"])
         band(axes[0], runs, "actor/entropy", f"C{i}", window=5, label=name)
         steps, R = evaluations[0][0], np.array([e[2] for e in evaluations])
         axes[1].plot(steps, R.mean(0), "o-", markersize=3, color=f"C{i}")
@@ -203,7 +212,8 @@ def controls(groups):
     axes[1].set(title="Validation accuracy", xlabel="step", ylabel="%")
     axes[2].set(title="Accuracy against entropy", xlabel="entropy (nats a token)", ylabel="accuracy (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    table(["run", "final entropy (nats)", "seeds", "final accuracy (%)", "seeds", "accuracy at 0.3 nats (%)"], rows)
+    table(["run", "final entropy (nats)", "seeds", "final accuracy (%)", "seeds", "mean of the last five (%)",
+           "accuracy where the entropy first passes 0.35 nats (%)"], rows)
     return figure
 
 

@@ -777,3 +777,31 @@ def test_hub_datasets_have_the_same_columns_as_files(monkeypatch, tmp_path):
     for path in ("owner/set", "owner/set:test", "owner/set:en:train"):
         assert [(p["problem"], p["answer"]) for p in load_problems(path)] == [("P", "5"), ("Q", "6")]
     assert asked == [("owner/set", "train"), ("owner/set", "test"), ("owner/set", "en", "train")]
+
+
+@pytest.mark.parametrize("row, said", [
+    ({"problem": [], "answer": "5"}, "row 1"), ({"problem": {"a": 1}, "answer": "5"}, "'problem'"),
+    ({"problem": 5, "answer": "5"}, "'problem'"), ({"problem": "x", "numbers": 5, "target": 3, "task": "countdown"}, "'numbers'"),
+    ({"problem": "x", "numbers": ["1"], "target": 3, "task": "countdown"}, "'numbers'"),
+    ({"problem": "x", "numbers": [1], "target": "3", "task": "countdown"}, "'target'")])
+def test_values_of_the_wrong_type_are_named(row, said, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=said):
+        reward.load_problems(str(path))
+
+
+@pytest.mark.parametrize("tests", [5, {"inputs": ["1"]}, {"inputs": ["1", "2"], "outputs": ["1"]}, "", " "])
+def test_tests_that_cannot_be_run_are_no_tests(tests):
+    assert reward.read_tests(tests) is None
+
+
+@pytest.mark.parametrize("words", ["or 13", "and 13", "(or 13)", "squared", "factorial", "dozen", "hundred", "trillion", "hundredths",
+                                   "plus 1", "over 5", "choose 2", "mod 5", "and a half", "is wrong", "or more", "pi"])
+def test_words_that_change_a_number_are_no_unit(words):
+    assert not reward.verify_math(f"\\boxed{{12\\text{{ {words}}}}}", "12")
+
+
+@pytest.mark.parametrize("unit", ["cm", "cm}^2", "cm^2", "square units", "m/s", "times", "months", "half-hours", "meters per second"])
+def test_units_are(unit):
+    assert reward.verify_math(f"\\boxed{{12\\text{{ {unit}" + ("}" if unit.endswith("^2") and "}" in unit else "}}"), "12")

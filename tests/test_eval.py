@@ -350,7 +350,9 @@ def test_bench_equals_the_trainers_own_evaluation(monkeypatch, tmp_path):
                 "--out", tmp_path / "out")
     row, = json.loads((tmp_path / "out/bench.json").read_text()).values()
     assert trained.keys() == {"avg@2", "pass@2", "entropy", "length", "truncated"}
-    assert {key: row[key] for key in trained} == trained    # to the last digit
+    # the same samples; log-probs may differ in their last bit between processes with several threads
+    assert {key: row[key] for key in trained} == pytest.approx(trained, rel=1e-6)
+    assert row["avg@2"] == trained["avg@2"] and row["length"] == trained["length"]
 
 
 def test_bench_decodes_each_benchmark_as_its_row_says(monkeypatch, tmp_path, capsys):

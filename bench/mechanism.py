@@ -18,7 +18,7 @@ import matplotlib
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from eval import Run, read_run
+from eval import Run, read_run, series
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -34,23 +34,15 @@ def by_name(runs: list[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-def series(runs: list[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps at which every run has the metric [S], and its values [runs, S]."""
-    tables = [{row["step"]: row[key] for row in run.rows if key in row} for run in runs]
-    steps = sorted(set.intersection(*map(set, tables)))
-    return np.array(steps), np.array([[table[step] for step in steps] for table in tables])
-
-
-def mean_of(runs: list[Run], key: str) -> float:
-    """Mean over all steps of all runs that have it; nan if none has."""
+def mean_of(runs: list[Run], key: str, statistic=np.mean) -> float:
+    """Over all steps of all runs that have the metric; nan if none has."""
     values = [row[key] for run in runs for row in run.rows if key in row]
-    return float(np.mean(values)) if values else float("nan")
+    return float(statistic(values)) if values else float("nan")
 
 
 def median_of(runs: list[Run], key: str) -> float:
-    """As mean_of; of ratios, one of which may be far out where its denominator is small."""
-    values = [row[key] for run in runs for row in run.rows if key in row]
-    return float(np.median(values)) if values else float("nan")
+    """Of ratios, one of which may be far out where its denominator is small."""
+    return mean_of(runs, key, np.median)
 
 
 def band(ax, runs: list[Run], key: str, color, window: int = 1, **style):

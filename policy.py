@@ -72,7 +72,7 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 class Policy(nn.Module):
     """Log-probs and entropies of response tokens. The root of FSDP, so that the head's weight is whole in here."""
 
-    CHUNK_LOGITS = 2**25  # logits of a chunk, 0.13 GB in fp32; about five tensors of this size live at a time
+    CHUNK_LOGITS = 2**26  # logits of a chunk, 0.27 GB in fp32; about five tensors of this size live at a time
 
     def __init__(self, model, n_vocab: int, temperature: float):
         super().__init__()

@@ -14,7 +14,9 @@ is GRPOTrainer.train(). The same model, prompts, group size, limit of tokens, Ad
 update a step; a micro-batch holds `micro_rows` responses on TRL's side and as many padded tokens on ours. In a
 group every second response is "right", so that no group is dropped; ours verifies all the same, TRL verifies
 nothing. TRL skips the log-prob pass when there is one update (ours needs its entropies); its rate is timed on
-the same batch outside of the step. Rates are response tokens a second: medians over the steps after the first.
+the same batch outside of the step, and one row is our step without it. Rates are response tokens a second:
+medians over the steps after the first. Process GB: the largest resident memory of the whole process, on our
+side with two copies of the weights, trainer's and sampler's (bench/memory.py has the phases alone).
 
 The limit: the model's matrix products alone, at the shapes of this micro-batch (of one token a response when
 generating), without padding, attention, or anything else, timed in turn with the rest. Bare sampler: the same
@@ -64,6 +66,7 @@ def ours(args, sampler: str):
     import train
     turns, clock, seconds, peaks, last = Turns(), CLOCKS[args.clock], {}, {}, {}
     real_score, real_generate, real_write = reward.score_batch, train.generate, train.Log.write
+    real_batches = train.micro_batches
 
     def score_batch(*a, **kw):
         scores = real_score(*a, **kw)
@@ -81,6 +84,11 @@ def ours(args, sampler: str):
         last.update(sampler=sampler, prompts=[reward.format_prompt(p, sampler.tokenizer) for p in problems])
         return real_generate(cfg, sampler, problems, seed)
 
+    def micro_batches(*a):
+        batches, N = real_batches(*a)
+        last["padded"] = sum(m.input_ids.numel() for m in batches)    # prompts, responses, padding
+        return batches, N
+
     def write(log, metrics, *rows):
         start = clock()
         real_write(log, metrics, *rows)
@@ -89,7 +97,8 @@ def ours(args, sampler: str):
             seconds.update(step=start - last["start"], log=clock() - start)
             tokens = metrics["response_length/mean"] * args.prompts * args.group
             prompt_tokens = args.group * sum(map(len, last["prompts"]))
-            answer = dict(seconds=seconds, tokens=tokens, prompt_tokens=prompt_tokens, peaks=peaks, bare=bare_rate())
+            answer = dict(seconds=seconds, tokens=tokens, prompt_tokens=prompt_tokens, padded=last["padded"],
+                          peaks=peaks, bare=bare_rate())
         turns.answer_and_wait(answer)
         seconds.clear()
         last["start"] = clock()
@@ -101,6 +110,7 @@ def ours(args, sampler: str):
         return sum(len(s.token_ids) for group in samples for s in group) / (clock() - start)
 
     reward.score_batch, train.timed, train.generate, train.Log.write = score_batch, timed, generate, write
+    train.micro_batches = micro_batches
     budget = args.micro_rows * (args.max_prompt + args.max_tokens)
     options = dict(name=sampler, model=args.model, train_data=args.data, val_data=args.val, sampler=sampler,
                    max_prompt_tokens=args.max_prompt, max_response_tokens=args.max_tokens, max_gen_rounds=1,
@@ -247,8 +257,9 @@ def write_data(args):
     if args.model == f"{ROOT}/tiny/base":
         rows = [json.loads(line) for line in open(f"{ROOT}/tiny/train.jsonl")]
     else:
-        rows = [dict(problem=f"What is {a} + {b} * {c}?", answer=str(a + b * c), task="math", source="sums")
-                for a in range(2, 10) for b in range(2, 10) for c in range(2, 10)]
+        rows = [dict(problem=f"Make {target} from the numbers {a} and {b}.", numbers=[a, b], target=target,
+                     task="countdown", source="countdown")    # answers are short, and few reach the limit
+                for a in range(2, 10) for b in range(2, 10) for target in (a + b, a * b)]
     rows = rows[:64 * args.prompts]
     for row in rows:
         ids = reward.format_prompt(row, tokenizer)
@@ -285,21 +296,24 @@ def report(args, sides: dict[str, Side]):
     def row(title: str, value, digits: int):
         values = {name: value(sides[name]) for name in names}
         ratios = [f"{values[name] / values['trl']:18.2f}" for name in mine if "trl" in sides]
-        print(f"{title:22}" + "".join(f"{values[name]:12.{digits}f}" for name in names) + "".join(ratios))
+        print(f"{title:24}" + "".join(f"{values[name]:12.{digits}f}" for name in names) + "".join(ratios))
 
-    print(f"{'response tokens/s':22}" + "".join(f"{label[name]:>12}" for name in names)
+    print(f"{'response tokens/s':24}" + "".join(f"{label[name]:>12}" for name in names)
           + "".join(f"{label[name] + ' / TRL':>18}" for name in mine if "trl" in sides))
     titles = dict(gen="generation", logprob="log-prob pass", update="update", step="whole step")
     for phase, title in titles.items():
         row(title, lambda side: side.median(lambda a: a["tokens"] / a["seconds"][phase]), digits=1)
+    row("step, no log-prob pass", lambda side: side.median(lambda a: a["tokens"] / (
+        a["seconds"]["step"] - (a["seconds"]["logprob"] if side.name != "trl" else 0))), digits=1)
     for phase in ("logprob", "update"):
-        row(f"peak GB, {phase}", lambda side: max(a["peaks"][phase] for a in side.answers), digits=2)
+        row(f"process GB, {phase}", lambda side: max(a["peaks"][phase] for a in side.answers), digits=2)
 
     cost = {key: sides["limit"].median(lambda a: a[key]) for key in sides["limit"].answers[0]}
     for name in mine:
         side = sides[name]
         seconds = {k: side.median(lambda a: a["seconds"][k]) for k in side.answers[0]["seconds"]}
         T, P = side.median(lambda a: a["tokens"]), side.median(lambda a: a["prompt_tokens"])
+        padded = side.median(lambda a: a["padded"])
         forward, backward = ((T + P) * cost[f"layers {k}"] + T * cost[f"head {k}"] for k in ("forward", "backward"))
         decoding = T * (cost["layers decoding"] + cost["head decoding"])
         bare = side.median(lambda a: a["tokens"] / a["seconds"]["gen"] / a["bare"])
@@ -307,7 +321,7 @@ def report(args, sides: dict[str, Side]):
         rest = side.median(lambda a: sum(sign * a["seconds"][k] for k, sign in phases.items()))
         print(f"{label[name]}, share of the limit: update {(forward + backward) / seconds['update']:.0%}, log-prob "
               f"pass {forward / seconds['logprob']:.0%}, generation {decoding / seconds['gen']:.0%} "
-              f"(of the bare sampler: {bare:.0%})")
+              f"(of the bare sampler: {bare:.0%}); padding {padded / (T + P) - 1:.0%} of the tokens")
         print(f"{label[name]}, share of a step: sync {seconds['sync'] / seconds['step']:.1%}, scoring, measuring, "
               f"logging and gathering {rest / seconds['step']:.1%}")
 

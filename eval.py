@@ -196,6 +196,8 @@ def bench(args):
         raise ValueError(f"--benchmarks {args.benchmarks}: two have the same name")
     if args.temperature < 0 or args.temperature == 0 and args.samples > 1:
         raise ValueError("--temperature is 0 or more; 0 is greedy, all samples are the same: set --samples 1")
+    if int(os.environ.get("WORLD_SIZE", 1)) % args.tensor_parallel:
+        raise ValueError(f"--tensor-parallel {args.tensor_parallel} needs a multiple of it as torchrun's --nproc_per_node")
     tokenizer = load_tokenizer(args.model)
     weights = sorted(file.stat().st_mtime_ns for file in Path(args.model).glob("*.safetensors"))    # if local
     out = Path(args.out or f"runs/bench/{args.model.strip('/').replace('/', '-')}")

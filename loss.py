@@ -39,8 +39,10 @@ def logprobs_and_entropy(logits: Tensor, targets: Tensor, temperature: float = 1
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; log-probs need a positive one")
     log_pi = (_at_least_fp32(logits) / temperature).log_softmax(-1)
+    del logits  # each tensor of this size counts
     logprobs = log_pi.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    entropy = -(log_pi.exp() * log_pi.clamp(min=-1e4)).sum(-1)  # clamp: p = 0 adds 0, not 0 * -inf = NaN
+    log_pi = log_pi.clamp(min=-1e4)  # p = 0 adds 0 to the entropy, not 0 * -inf = NaN
+    entropy = -(log_pi.exp() * log_pi).sum(-1)
     return logprobs, entropy
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 import reward
-from loss import entropy_change, quadrants, response_cov, token_cov, zero_variance
-from policy import Policy, Response, micro_batches, over_all_ranks, rewards_of
+from loss import entropy_change, quadrants, response_cov, token_cov
+from policy import Policy, Response, all_equal, micro_batches, over_all_ranks, rewards_of
 
 
 def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, float]:
@@ -32,7 +32,7 @@ def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, flo
         "response_length/mean": share(lambda r: len(r.tokens)),
         "response_length/max": max(len(r.tokens) for r in responses),
         "response_length/clip_ratio": share(lambda r: r.finish_reason == "length"),
-        "rollout/frac_zero_std": zero_variance(rewards_of(sampled)).float().mean().item(),
+        "rollout/frac_zero_std": sum(map(all_equal, sampled)) / len(sampled),
         "rollout/gen_rounds": rounds,
     }
 
@@ -92,7 +92,8 @@ def selected_metrics(selected: Tensor, tokens: dict[str, Tensor]) -> dict[str, f
             "selected/entropy": chosen["entropy"].mean().item()}
 
 
-def selected_rows(tokenizer, groups: list[list[Response]], selected: Tensor, tokens: dict[str, Tensor]) -> list[dict]:
+def selected_rows(tokenizer, sampled: list[list[Response]], groups: list[list[Response]], selected: Tensor,
+                  tokens: dict[str, Tensor]) -> list[dict]:
     """One row a selected token: what it is, where it stands, what the rollout's policy thought of it.
 
     cov is centred on the step; the selection centres on its mini-batch, under the policy of that moment.
@@ -100,7 +101,8 @@ def selected_rows(tokenizer, groups: list[list[Response]], selected: Tensor, tok
     cov = token_cov(tokens["old_logprobs"], tokens["advantages"], torch.ones_like(selected))[selected].tolist()
     chosen = {name: value[selected].cpu() for name, value in tokens.items()}
     members = quadrants(chosen["old_logprobs"], chosen["entropy"], chosen["advantages"])
-    responses = [(g, i, r.tokens) for g, group in enumerate(groups) for i, r in enumerate(group)]
+    place = {id(group): g for g, group in enumerate(sampled)}  # the group's number in samples/ too
+    responses = [(place[id(group)], i, r.tokens) for group in groups for i, r in enumerate(group)]
     starts = np.cumsum([0] + [len(ids) for _, _, ids in responses])
     rows = []
     for k, n in enumerate(selected.nonzero()[:, 0].tolist()):
@@ -245,7 +247,7 @@ class Log:
         rows = [{"prompt": r.prompt.tolist(), "tokens": r.tokens.tolist(), "text": r.text, "reward": r.reward}
                 for group in groups for r in group]
         if self.active:
-            torch.save({"responses": rows, **tokens}, path)
+            torch.save({"responses": rows, **{name: value.cpu() for name, value in tokens.items()}}, path)
         return path
 
     def append(self, name: str, rows: list[dict]) -> bool:
@@ -272,7 +274,7 @@ class Log:
         if self.append("metrics.jsonl", self.unwritten):
             self.unwritten = []
         if groups:
-            rows = [{"group": i, "response": r.text, **r.score._asdict(), "reward": r.reward,
+            rows = [{"group": i, "problem": r.problem, "response": r.text, **r.score._asdict(), "reward": r.reward,
                      "length": len(r.tokens), "finish_reason": r.finish_reason, "advantage": r.advantage}
                     for i, group in enumerate(groups) for r in group]
             self.append(f"samples/step_{metrics['step']:06d}.jsonl", rows)

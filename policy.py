@@ -14,6 +14,7 @@ import shutil
 import socket
 import threading
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -48,12 +49,13 @@ def start_distributed() -> torch.device:
             port = s.getsockname()[1]
         os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1",
                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    timeout = timedelta(hours=2)  # one rank may judge or write for long while the others wait
     if not torch.cuda.is_available():
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timeout)
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    dist.init_process_group("nccl", device_id=device, timeout=timeout)
     return device
 
 
@@ -72,7 +74,7 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 class Policy(nn.Module):
     """Log-probs and entropies of response tokens. The root of FSDP, so that the head's weight is whole in here."""
 
-    CHUNK_LOGITS = 2**26  # logits of a chunk, 0.27 GB in fp32; about five tensors of this size live at a time
+    CHUNK_LOGITS = 2**26  # logits of a chunk, 0.27 GB in fp32; three to four tensors of this size live at a time
 
     def __init__(self, model, n_vocab: int, temperature: float):
         super().__init__()
@@ -108,6 +110,8 @@ def load_policy(path: str, tokenizer, device: torch.device, *, temperature: floa
                 grad_checkpointing: bool = False, trust_remote_code: bool = False) -> Policy:
     """fp32 master weights; bf16 compute on a GPU, fp32 on a CPU. Sharded block by block, then the root."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", trust_remote_code=trust_remote_code)
+    if not hasattr(model.base_model, "layers"):
+        raise ValueError("this architecture is not supported: its decoder has no .layers")
     if grad_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()  # transformers recomputes in training mode only; these models have no dropout
@@ -382,6 +386,7 @@ def preserved_process_state():
 
 @dataclass
 class Response:
+    problem: str
     prompt: np.ndarray            # token ids [S]; arrays, because tensors are slow to send between processes
     tokens: np.ndarray            # token ids [T], the EOS included
     sampler_logprobs: np.ndarray  # [T]
@@ -411,14 +416,20 @@ def score(cfg, sampler, rollouts: list[tuple]) -> list[list[Response]]:
     scores = reward.score_batch(texts, [problem for problem, _, _ in flat], truncated=truncated,
                                 workers=cfg.score_workers, timeout=cfg.score_timeout)
     responses = []
-    for (_, prompt, sample), text, verdict in zip(flat, texts, scores, strict=True):
+    for (problem, prompt, sample), text, verdict in zip(flat, texts, scores, strict=True):
         penalty = reward.overlong_penalty(len(sample.token_ids), cfg.max_response_tokens, cfg.overlong_buffer)
-        responses.append(Response(np.array(prompt), np.array(sample.token_ids), np.array(sample.logprobs, np.float32),
-                                  text, sample.finish_reason, verdict, verdict.reward + penalty))
+        responses.append(Response(problem["problem"], np.array(prompt), np.array(sample.token_ids),
+                                  np.array(sample.logprobs, np.float32), text, sample.finish_reason, verdict,
+                                  verdict.reward + penalty))
     G = cfg.group_size
     parts = [None] * dist.get_world_size()
     dist.all_gather_object(parts, [responses[i:i + G] for i in range(0, len(responses), G)])
     return [group for part in parts for group in part]
+
+
+def all_equal(group: list[Response]) -> bool:
+    """All right, or all wrong: by the verdicts, because a group must not train on its length penalties alone."""
+    return len({r.score.reward for r in group}) == 1
 
 
 def rewards_of(groups: list[list[Response]]) -> Tensor:

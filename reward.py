@@ -28,10 +28,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from queue import SimpleQueue
 from typing import NamedTuple
+
+from jinja2 import TemplateError
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
 MAX_ANSWER = 300                      # characters; a longer answer is wrong unread
@@ -55,8 +57,11 @@ def format_prompt(problem, tokenizer):
     """Token ids: the chat template if there is one, else the text and, but for countdown, the instruction."""
     task, text = problem.get("task", "math"), problem["problem"]
     if getattr(tokenizer, "chat_template", None):
-        messages = [{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}]
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+        try:
+            text = template([{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}])
+        except TemplateError:                              # it knows no system role
+            text = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
         return tokenizer(text, add_special_tokens=False).input_ids         # the template wrote the BOS
     return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
 
@@ -162,6 +167,8 @@ _UNIT = re.compile(rf"""(
 _NAME = re.compile(r"""
     ((?:[^=<>+\-\d\\]|\\[a-zA-Z]+(?![a-zA-Z])|(?<=[_(])\d+|(?<=_\{)\d+|\^\{?-1\}?)+)
     (?:=|\\in(?![a-z]))(.*)""", re.VERBOSE | re.DOTALL)
+_SUM = re.compile(r"""(?=[^=]*(?:\\frac|\d[ )}]*(?:[-+*/^]|\\times|\\cdot|\\div)[ ({]*\d))
+    ((?:[\d .+\-*/^(){}]|\\(?:times|cdot|div|frac)(?![a-z]))+)=(.*)""", re.VERBOSE | re.DOTALL)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|cap|setminus|mathbb)(?![a-z])")
 _SLOW = re.compile(r"\\binom\s*\{?\s*\d{5}|\d \d|\\(?:sum|prod|int|lim)(?![a-z])|(?:[-+] ?){3}")
 _WORDS = re.compile(r"(?<![\\a-zA-Z{])[A-Za-z]{4}|^[A-Z]+$")
@@ -241,8 +248,8 @@ def same_answer(gold, pred):
     return readable(gold) and same(unify(gold), unify(pred))
 
 def value_of(text):
-    """(name, value) of x = 5, f(x) = x, (x,y) = (1,2), x \\in [0,1], n = 1,2; else (None, text)."""
-    m = _NAME.fullmatch(text)
+    """(name, value) of x = 5, f(x) = x, (x,y) = (1,2), x \\in [0,1], n = 1,2, 2+3 = 5; else (None, text)."""
+    m = _NAME.fullmatch(text) or _SUM.fullmatch(text)
     if not m or "," in m[2] and "=" in m[2]:
         return None, text
     return m[1].replace(" ", ""), m[2].rpartition("=")[2].strip()
@@ -803,7 +810,7 @@ def load_problems(path):
         usable = task == "countdown" or task == "math" and readable(row["answer"])
         if task == "code":
             usable = read_tests(row["tests"]) is not None
-        row.setdefault("source", os.path.basename(path).removesuffix(".jsonl"))
+        row["source"] = str(row.get("source") or os.path.basename(path).removesuffix(".jsonl"))
         (problems if usable else dropped).append(row if usable else i)
     if not problems:
         raise ValueError(f"{path}: no row can be used ({len(dropped)} without a readable answer or tests)")

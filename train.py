@@ -38,12 +38,12 @@ from transformers import AutoConfig, AutoTokenizer
 
 import reward
 from eval import evaluate
-from loss import ADVANTAGES, LOSSES, select_random, tis_weights, zero_variance
+from loss import ADVANTAGES, LOSSES, select_random, tis_weights
 from measure import (Log, Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, timed,
                      token_metrics)
-from policy import (Checkpoints, HFSampler, MicroBatch, Policy, VLLMSampler, any_rank, derive_seed,
-                    eos_token_ids, fingerprint, generate, hf_weights, load_policy, micro_batches, no_grad_pass,
-                    over_all_ranks, rewards_of, save_hf, score, set_advantages, start_distributed)
+from policy import (Checkpoints, HFSampler, MicroBatch, Policy, VLLMSampler, all_equal, any_rank, derive_seed,
+                    eos_token_ids, fingerprint, generate, hf_weights, last_line, load_policy, micro_batches,
+                    no_grad_pass, over_all_ranks, save_hf, score, set_advantages, start_distributed)
 
 # =========================================================================================================
 # Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)
@@ -240,6 +240,9 @@ def check(cfg: Config, world_size: int):
     run = run_folder(cfg)
     require(cfg.overwrite or cfg.resume or not run.exists(),
             f"{run} exists; --resume {run} goes on with it, --overwrite replaces it, --name starts another")
+    for field in ("model", "train_data", "val_data", "entropy_target"):
+        require(not cfg.overwrite or run.resolve() not in Path(str(getattr(cfg, field))).resolve().parents,
+                f"--overwrite would delete --{field} {getattr(cfg, field)}: choose another --name")
     there = next(folder for folder in (run, *run.parents) if folder.exists())
     require(there.is_dir() and os.access(there, os.W_OK | os.X_OK),
             f"{run}: no permission to write in {there.absolute()}")
@@ -265,6 +268,9 @@ def load_tokenizer(cfg: Config):
         reason = "neither the tokenizer nor generation_config.json name an EOS token; no response would end"
     elif scaled:
         reason = f"{scaled[0]} is {getattr(config, scaled[0])}; the log-probs computed here would ignore it"
+    elif uses_vllm(cfg) and config.vocab_size - len(tokenizer) > 1024:
+        reason = (f"{config.vocab_size - len(tokenizer)} ids are past the tokenizer's {len(tokenizer)}, and vLLM can "
+                  "exclude 1,024: take --sampler hf, or cut the embedding")
     elif limit and tokens > limit:
         reason = f"{limit} positions, but --max_prompt_tokens + --max_response_tokens are {tokens}"
     if reason:
@@ -293,6 +299,25 @@ def refuse(error: Exception):
 # =========================================================================================================
 
 
+def load_data(cfg: Config, tokenizer) -> tuple[list[dict], dict[str, list[dict]], int]:
+    """-> (training problems, {source: validation problems}, number of training problems left out as too long).
+
+    ValueError, one line, for a broken row, for two validation sets of one name, and where no prompt fits.
+    """
+    problems = reward.load_problems(cfg.train_data)
+    val_sets = [reward.load_problems(path) for path in cfg.val_data.split(",")]
+    vals = {val[0]["source"]: val for val in val_sets}
+    if len(vals) < len(val_sets):
+        raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
+    for problem in itertools.chain(*val_sets):
+        if (length := len(reward.format_prompt(problem, tokenizer))) > cfg.max_prompt_tokens:
+            raise ValueError(f"--val_data: a prompt of {problem['source']} has {length} tokens; raise --max_prompt_tokens")
+    fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
+    if not fit:
+        raise ValueError(f"{cfg.train_data}: every prompt is longer than --max_prompt_tokens {cfg.max_prompt_tokens}")
+    return fit, vals, len(problems) - len(fit)
+
+
 def entropy_targets(text: str) -> list[float]:
     """--entropy_target: one number, or the actor/entropy of each step of another run. ValueError: one line."""
     try:
@@ -305,9 +330,10 @@ def entropy_targets(text: str) -> list[float]:
                     targets.append(row["actor/entropy"])
                 elif targets and row["step"] > 0:  # a step without an update
                     targets.append(targets[-1])
-    except ValueError:
-        targets = []
-    if not targets or not all(0 < target < math.inf for target in targets):
+        usable = targets and all(0 < target < math.inf for target in targets)
+    except (ValueError, TypeError, KeyError):
+        usable = False
+    if not usable:
         raise ValueError(f"--entropy_target {text}: it is a number of nats above 0, or a metrics.jsonl with actor/entropy")
     return targets
 
@@ -394,7 +420,7 @@ def update(cfg: Config, policy: Policy, optimizer, batches: list[MicroBatch], n_
 
 
 # =========================================================================================================
-# Measurements
+# Measurements, validation, resuming
 # =========================================================================================================
 
 
@@ -423,6 +449,25 @@ def validate(cfg: Config, sampler, vals: dict[str, list[dict]]) -> dict[str, flo
     return metrics
 
 
+def restore(cfg: Config, checkpoints: Checkpoints, policy: Policy, optimizer, state: dict) -> bool:
+    """Weights, optimizer and `state` of the run's newest checkpoint; False if it has none yet. Collective.
+
+    ValueError if its model or data are others than those of `state`.
+    """
+    started_with = saved_config(cfg.resume)["entropy_coeff"]  # before rank 0 can write another config.json
+    saved = checkpoints.newest()
+    if saved is None:
+        return False
+    for key, what in (("model", "weights of --model"), ("data", "problems, --train_data or --val_data,")):
+        if saved[key] != state[key]:
+            raise ValueError(f"--resume {cfg.resume}: the {what} are not those that the run began with")
+    checkpoints.load(policy, optimizer, saved["step"])
+    if cfg.entropy_target and cfg.entropy_coeff == started_with:
+        cfg.entropy_coeff = saved["entropy_coeff"]  # the controller goes on where it was
+    state |= saved | {"config": vars(cfg)}
+    return True
+
+
 # =========================================================================================================
 # The algorithm
 # =========================================================================================================
@@ -432,30 +477,23 @@ def main():
     try:
         cfg = parse_args(sys.argv[1:])
         check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
-        problems = reward.load_problems(cfg.train_data)
-        val_sets = [reward.load_problems(path) for path in cfg.val_data.split(",")]
-        vals = {val[0]["source"]: val for val in val_sets}
-        targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
-        if len(vals) < len(val_sets):
-            raise ValueError(f"--val_data {cfg.val_data}: two sets have the same source in their first row; rename one")
         tokenizer = load_tokenizer(cfg)
-        fit = [p for p in problems if len(reward.format_prompt(p, tokenizer)) <= cfg.max_prompt_tokens]
-        for problem in itertools.chain(*val_sets):
-            if (length := len(reward.format_prompt(problem, tokenizer))) > cfg.max_prompt_tokens:
-                raise ValueError(f"--val_data: a prompt of {problem['source']} has {length} tokens; raise --max_prompt_tokens")
-        if not fit:
-            raise ValueError(f"{cfg.train_data}: every prompt is longer than --max_prompt_tokens {cfg.max_prompt_tokens}")
+        problems, vals, too_long = load_data(cfg, tokenizer)
+        targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
     except (ValueError, OSError) as error:
         refuse(error)
 
-    if any(p["task"] != "countdown" for p in itertools.chain(problems, *val_sets)):
+    if any(p["task"] != "countdown" for p in itertools.chain(problems, *vals.values())):
         reward.start_workers(cfg.score_workers)  # before CUDA
     device = start_distributed()
     rank0 = dist.get_rank() == 0
     torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
     policy_options = dict(temperature=cfg.temperature, grad_checkpointing=cfg.grad_checkpointing,
                           trust_remote_code=cfg.trust_remote_code)
-    policy = load_policy(cfg.model, tokenizer, device, **policy_options)
+    try:
+        policy = load_policy(cfg.model, tokenizer, device, **policy_options)
+    except Exception as error:  # each kind of broken or unsupported model raises its own
+        refuse(ValueError(f"--model {cfg.model}: {last_line(error)}"))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay, fused=True)
     ref_policy = load_policy(cfg.model, tokenizer, device, **policy_options) if cfg.loss == "ref_kl" else None
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -470,32 +508,24 @@ def main():
 
     # all that the next step depends on beside weights, optimizer and config: each random draw has its own seed
     state = {"step": 0, "drawn": 0, "skipped_in_a_row": 0, "config": vars(cfg), "model": fingerprint(policy),
-             "data": digest(itertools.chain(fit, *val_sets))}
+             "data": digest(itertools.chain(problems, *vals.values()))}
     checkpoints = Checkpoints(run_folder(cfg) / "checkpoints", cfg.keep_checkpoints)
-    resumed = None
+    config = {key: value for key, value in vars(cfg).items() if key != "resume"}
     try:
-        started_with = saved_config(cfg.resume)["entropy_coeff"] if cfg.resume else None
-        if cfg.resume and (resumed := checkpoints.newest()):
-            for key, what in (("model", "weights of --model"), ("data", "problems, --train_data or --val_data,")):
-                if resumed[key] != state[key]:
-                    raise ValueError(f"--resume {cfg.resume}: the {what} are not those that the run began with")
-            checkpoints.load(policy, optimizer, resumed["step"])
-            state |= resumed | {"config": vars(cfg)}
-            sampler.load(hf_weights(policy, dtype))
-        config = {key: value for key, value in vars(cfg).items() if key != "resume"}
-        log = Log(run_folder(cfg), config, rank0, None if not cfg.resume else resumed["step"] if resumed else -1)
+        resumed = cfg.resume and restore(cfg, checkpoints, policy, optimizer, state)
+        log = Log(run_folder(cfg), config, rank0, None if not cfg.resume else state["step"] if resumed else -1)
     except (ValueError, OSError) as error:
         refuse(error)
-    if resumed and targets and cfg.entropy_coeff == started_with:
-        cfg.entropy_coeff = state["entropy_coeff"]  # the controller goes on where it was
+    if resumed:
+        sampler.load(hf_weights(policy, dtype))
     selects = cfg.loss in ("clip_cov", "kl_cov", "top_entropy")
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         log.say("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
     if not resumed:
         log.write({"step": 0, **validate(cfg, sampler, vals)})
-    if len(fit) < len(problems):
-        log.say(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out")
-    stream = itertools.islice(shuffled_epochs(fit, cfg.seed), state["drawn"], None)
+    if too_long:
+        log.say(f"{too_long} prompts longer than --max_prompt_tokens are left out")
+    stream = itertools.islice(shuffled_epochs(problems, cfg.seed), state["drawn"], None)
     stopping = []  # a signal's handler may run at any moment: it only takes note
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
     stop = False
@@ -518,7 +548,7 @@ def main():
             with timed(timing, "score"):
                 scored = score(cfg, sampler, rollouts)
                 sampled += scored
-                groups += [g for g, equal in zip(scored, zero_variance(rewards_of(scored))) if not equal]
+                groups += [group for group in scored if not all_equal(group)]
         sampler.sleep()
         groups = groups[:cfg.prompts_per_step]
         metrics = {"step": step, **rollout_metrics(sampled, rounds), "rollout/groups": len(groups)}
@@ -604,7 +634,7 @@ def main():
                 selected = torch.cat(selections)
                 metrics |= selected_metrics(selected, tokens)
                 if evaluates and rank0 and cfg.loss != "top_entropy":  # a fifth of all tokens is no list to read
-                    rows = selected_rows(tokenizer, groups, selected, tokens)
+                    rows = selected_rows(tokenizer, sampled, groups, selected, tokens)
             if overlaps:
                 metrics["cov/overlap"] = sum(overlaps) / len(overlaps)
         timing["step"] = time.perf_counter() - step_start

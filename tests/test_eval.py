@@ -390,6 +390,7 @@ def test_bench_decodes_each_benchmark_as_its_row_says(monkeypatch, tmp_path, cap
 def test_bench_refuses(monkeypatch, capsys, tmp_path):
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", "aime42", says="aime42")
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--samples", 0, says="--samples")
+    assert_refuses(monkeypatch, capsys, "bench", BASE, "--tensor-parallel", 2, says="--tensor-parallel 2")
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--temperature", 0, says="--samples 1")
     twice = "a/x.jsonl,b/x.jsonl"
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", twice, says="same name")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import faulty
 import train
@@ -337,6 +337,11 @@ def read_only() -> list[str]:
     return []
 
 
+def own_model() -> list[str]:
+    shutil.copytree("tiny/base", "runs/x/hf/step_000150")
+    return ["--model", "runs/x/hf/step_000150", "--name", "x", "--overwrite"]
+
+
 BAD_INPUT = {  # what is made, with the options that name it -> words of the one line
     "cut-off row": (lambda: ["--train_data", write("bad.jsonl", ROW + ROW[:30])], ("bad.jsonl", "row 2")),
     "wrong columns": (lambda: ["--train_data", write("bad.jsonl", ROW + '{"query": "1+1", "answer": "2"}\n')],
@@ -357,6 +362,9 @@ BAD_INPUT = {  # what is made, with the options that name it -> words of the one
     "hub offline": (lambda: ["--model", "nobody/nothing", "--kl_cov_ratio", "0.002", "--clip_cov_ratio", "0.002"], ("nobody/nothing",)),
     "data set, hub offline": (lambda: ["--train_data", "nobody/nothing:train"], ("nobody/nothing",)),
     "tensor parallel without vLLM": (lambda: ["--sampler", "hf", "--tensor_parallel", "2"], ("--tensor_parallel",)),
+    "overwrite of its own model": (own_model, ("--overwrite", "--model", "--name")),
+    "more padding ids than vLLM can exclude": (lambda: [*model(lambda m: set_json(m / "config.json", vocab_size=2000)),
+                                                        "--sampler", "vllm"], ("1978 ids", "1,024")),
     "a secret": (lambda: ["--wandb", "0123456789abcdef0123456789abcdef01234567"], ("--wandb", "secret")),
     "a secret in a URL": (lambda: ["--train_data", "https://user:pass@host/x.jsonl"], ("--train_data", "secret")),
     "no permission": (read_only, ("runs", "permission")),
@@ -384,6 +392,21 @@ def test_bad_input_ends_with_one_line_and_code_2(case, tmp_path, monkeypatch, ca
     assert exit_.value.code == 2 and len(lines) == 1, lines
     assert lines[0].startswith("train.py: error: ") and all(word in lines[0] for word in words), lines
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("what", ("cut off", "unsupported"))
+def test_a_model_that_cannot_be_loaded_is_named(what, tmp_path):
+    folder = prepare(tmp_path / what)
+    shutil.copytree(ROOT / "tiny/base", folder / "model")
+    weights = folder / "model/model.safetensors"
+    if what == "cut off":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    else:
+        config = GPT2Config(vocab_size=24, n_embd=32, n_layer=1, n_head=2, eos_token_id=1)
+        GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    assert run(folder, ["--model", "model"]) == [2], output(folder)
+    lines = [line for line in output(folder).splitlines() if line.startswith("train.py: error: --model model: ")]
+    assert len(lines) == 1 and "Traceback" not in output(folder) and not (folder / "runs").exists(), output(folder)
 
 
 def test_no_write_permission_is_found_before_anything_is_loaded(tmp_path, monkeypatch):

@@ -77,8 +77,9 @@ def test_selected_rows_point_at_the_selected_tokens():
     groups = groups_of([[1.0, 0], [1.0, 0]], [[3, 5], [4, 2]])
     tokens, selected = tokens_of(14), torch.zeros(14, dtype=torch.bool)
     selected[[0, 7, 13]] = True                                 # (0, 0, 0), (0, 1, 4), (1, 1, 1)
-    rows = selected_rows(tokenizer, groups, selected, tokens)
-    assert [(r["group"], r["response"], r["position"], r["length"]) for r in rows] == [(0, 0, 0, 3), (0, 1, 4, 5), (1, 1, 1, 2)]
+    dropped = groups_of([[1.0, 1.0]], [[2, 2]])                 # the first group sampled: all right
+    rows = selected_rows(tokenizer, dropped + groups, groups, selected, tokens)
+    assert [(r["group"], r["response"], r["position"], r["length"]) for r in rows] == [(1, 0, 0, 3), (1, 1, 4, 5), (2, 1, 1, 2)]
     assert rows[1]["token"] == tokenizer.decode([6]) and rows[1]["before"] == tokenizer.decode([2, 3, 4, 5])
     assert rows[1]["prob"] == pytest.approx(float(tokens["old_logprobs"][7].exp()))
     likely = float(tokens["old_logprobs"][7]) > -float(tokens["entropy"][7])
@@ -156,7 +157,10 @@ def test_entropy_targets_are_a_number_or_another_run(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 0, "val/x": 1}\n{"step": 1, "actor/entropy": 0.5}\n{"step": 2, "actor/entropy": 0.4}\n')
     assert train.entropy_targets(str(file)) == [0.5, 0.4]
-    file.write_text('{"step": 0}\n')
-    for wrong in ("-1", "nan", "inf", "runs/none/metrics.jsonl", str(file)):
+    for wrong in ("-1", "nan", "inf", "runs/none/metrics.jsonl"):
         with pytest.raises(ValueError, match="entropy_target"):
             train.entropy_targets(wrong)
+    for content in ('{"step": 0}', "0.5\n0.4", '{"step": 1, "actor/entropy": null}', '{"actor/entropy": 0.5}\n{}', "[]"):
+        file.write_text(content)
+        with pytest.raises(ValueError, match="entropy_target"):
+            train.entropy_targets(str(file))

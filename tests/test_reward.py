@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 
+import jinja2
 import pytest
 
 import reward
@@ -123,7 +124,7 @@ RIGHT = [                                       # (kind, gold answer, other ways
     ("complex", "2i", [r"(1+i)^2", r"2\text{i}"]),
     ("money", r"\$5", ["5", r"\$5.00", "$5", "5 dollars", r"5\text{ dollars}"]),
     ("money", "1250", [r"\$1,250", r"\$1{,}250.00", r"1,250\text{ dollars}"]),
-    ("assignment", "5", ["x=5", "x = 5", "n=5", r"AB=5", r"\theta=5", r"x=2+3=5", r"f(2)=5", r"a_1=5", r"x \approx 5"]),
+    ("assignment", "5", ["x=5", "x = 5", "n=5", r"AB=5", r"\theta=5", r"x=2+3=5", "2+3=5", r"2 \times 3 - 1 = 5", "10/2=5", r"\frac{10}{2} = 5", r"f(2)=5", r"a_1=5", r"x \approx 5"]),
     ("polynomial", "x^2+2x+1", ["(x+1)^2", "1+2x+x^2", r"x^2 + 2 x + 1", r"(x+1)(x+1)", "x^{2}+2x+1"]),
     ("polynomial", "2x(x-3)", ["2x^2-6x", r"2x\left(x-3\right)", r"2x \cdot (x-3)"]),
     ("expression", r"\frac{x+1}{x-1}", [r"1+\frac{2}{x-1}", r"\frac{1+x}{x-1}", r"(x+1)/(x-1)"]),
@@ -214,7 +215,7 @@ WRONG = [                                       # (kind, gold answer, near misse
     ("root", r"\sqrt{2}+\sqrt{3}", [r"\sqrt{5}", r"\sqrt{2}-\sqrt{3}", r"\sqrt{5+2\sqrt{5}}"]),
     ("complex", "3+4i", ["3-4i", "4+3i", "3", "7", "5", "3+4"]),
     ("money", r"\$5", [r"\$50", r"\$5.01", "0.05"]),
-    ("assignment", "5", ["x=6", "x+y=5", "5=5", "x=5=6", "2x=5", "x>5"]),
+    ("assignment", "5", ["x=6", "x+y=5", "5=5", "x=5=6", "2x=5", "x>5", "2+3=6", "2+3=x", "3=5", "-3=5", "+=5"]),
     ("assignment", "x=5", ["y=5", "x=-5", "x^2=25"]),
     ("polynomial", "x^2+2x+1", ["x^2+2x-1", "(x-1)^2", "x+1", "x^2+2y+1", "x^3+2x+1"]),
     ("expression", "x", [r"|x|", r"\sqrt{x^2}", "y", "X"]),
@@ -691,6 +692,14 @@ def test_format_prompt():
     assert math.startswith("\0What is 1+1?\n") and "\\boxed{}" in math
     math = text(format_prompt({"problem": "What is 1+1?"}, chat))
     assert math.count("\0") == 1 and math.endswith("<user>What is 1+1?<assistant>") and "<system>" in math
+
+    def no_system_role(messages, **_):
+        if messages[0]["role"] == "system":
+            raise jinja2.TemplateError("System role not supported")
+        return Tokenizer().apply_chat_template(messages, **_)
+    chat.apply_chat_template = no_system_role
+    math = text(format_prompt({"problem": "What is 1+1?"}, chat))
+    assert math.startswith("\0<user>") and "\\boxed{}" in math and math.endswith("\n\nWhat is 1+1?<assistant>")
 
 
 def write(tmp_path, *rows):

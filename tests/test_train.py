@@ -307,7 +307,8 @@ def test_when_no_group_teaches_anything_the_step_is_logged_without_an_update(tmp
     impossible = tmp_path / "impossible.jsonl"
     rows = [{"problem": f"1,1,1,{i}:9\n", "numbers": [1, 1, 1, i], "target": 10**6, "task": "countdown", "source": "x"} for i in range(1, 10)]
     impossible.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    metrics = run_training(tmp_path, "--train_data", str(impossible), "--max_gen_rounds", "2")
+    metrics = run_training(tmp_path, "--train_data", str(impossible), "--max_gen_rounds", "2", "--overlong_buffer", "40")
+    assert metrics[1]["reward/mean"] < 0, "a length penalty makes rewards differ, and is nothing to train on alone"
     assert [m.get("actor/grad_norm") for m in metrics] == [None] * 3
     assert metrics[1]["rollout/frac_zero_std"] == 1 and metrics[1]["rollout/gen_rounds"] == 2
     assert metrics[0]["val/" + source_of_val() + "/avg@1"] == metrics[2]["val/" + source_of_val() + "/avg@1"]

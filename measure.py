@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import reward
 from loss import entropy_change, quadrants, response_cov, token_cov
-from policy import Policy, Response, all_equal, micro_batches, over_all_ranks, rewards_of
+from policy import Policy, Response, all_equal, micro_batches, over_all_ranks
 
 
 def rollout_metrics(sampled: list[list[Response]], rounds: int) -> dict[str, float]:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-import faulty
 import train
 from faulty import PHASES, ROOT, SMALL, finish, metrics, output, prepare, run, start
 

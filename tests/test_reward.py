@@ -4,7 +4,6 @@ import collections
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 
 import reward
 from reward import (Score, extract_boxed, extract_code, format_prompt, load_problems, score_batch, start_workers,
-                    verify_code, verify_countdown, verify_math)
+                    verify_countdown, verify_math)
 
 ROOT = pathlib.Path(reward.__file__).parent
 SECONDS = 60                                    # generous: the machines that run tests are busy

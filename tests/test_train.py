@@ -1,5 +1,6 @@
 """The trainer: what must not depend on ranks or micro-batches, what must repeat, what must be refused."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -351,7 +352,7 @@ def test_bad_options_end_with_one_line_and_code_2(case, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").symlink_to(ROOT / "tiny")
     monkeypatch.setattr(sys, "argv", ["train.py", *options])
-    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(train, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
     with pytest.raises(SystemExit) as exit_:
         train.main()
@@ -391,14 +392,14 @@ def test_a_run_folder_is_never_overwritten_unasked(tmp_path, monkeypatch):
 def test_presets_hold_the_paper_s_values(preset, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # on a CPU, --tensor_parallel is refused
-    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: True)
-    cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"], train.Config, train.PRESETS)
     train.check(cfg, world_size=8)
     assert (cfg.prompts_per_step, cfg.group_size, cfg.mini_batch_prompts) == (256, 8, 32)
     assert (cfg.max_prompt_tokens, cfg.max_response_tokens, cfg.temperature) == (2048, 8192, 1.0)
     assert cfg.kl_cov_ratio == {"7b": 2e-3, "32b": 2e-4}[preset] and cfg.lr == {"7b": 5e-7, "32b": 1e-6}[preset]
     assert (cfg.clip_cov_ratio, cfg.clip_cov_lb, cfg.clip_cov_ub, cfg.ppo_kl_coef) == (2e-4, 1.0, 5.0, 1.0)
-    assert train.parse_args(["--lr", "1e-5", "--preset", preset]).lr == 1e-5, "the command line wins"
+    assert train.parse_args(["--lr", "1e-5", "--preset", preset], train.Config, train.PRESETS).lr == 1e-5, "the command line wins"
 
 
 def test_epochs_are_shuffled_and_complete():

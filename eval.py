@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 import reward
+from answers import readable
 from policy import HFSampler, VLLMSampler, entropy_of, start_distributed
 
 
@@ -138,7 +139,7 @@ def load_benchmark(name, spec: Benchmark) -> list[dict] | None:
         warn(f"warning: {name}: {spec.dataset} has {len(table)} rows, not {spec.rows}")
     problems = [{"problem": row[spec.problem], "answer": answer_text(row[spec.answer]), "task": spec.task,
                  "source": name} for row in table]
-    unreadable = sum(not reward.readable(problem["answer"]) for problem in problems)
+    unreadable = sum(not readable(problem["answer"]) for problem in problems)
     if unreadable:
         warn(f"warning: {name}: {unreadable} answers cannot be read; their problems count as wrong")
     return problems

@@ -15,6 +15,7 @@ import time
 import jinja2
 import pytest
 
+import programs
 import reward
 from reward import (Score, extract_boxed, extract_code, format_prompt, load_problems, score_batch, start_workers,
                     verify_countdown, verify_math)
@@ -455,9 +456,9 @@ def test_greedy_programs_are_stopped(source):
         assert pathlib.Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text() == ""
 
 
-@pytest.mark.skipif(reward.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
+@pytest.mark.skipif(programs.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
 @pytest.mark.parametrize("source", [
-    "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", f"open({str(ROOT / 'reward.py')!r})", "open('/etc/passwd')",
+    "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", f"open({str(ROOT / 'programs.py')!r})", "open('/etc/passwd')",
     "import os\nassert len([p for p in os.listdir('/proc') if p.isdigit()]) > 5", "open('/usr/mark', 'w')",
 ])
 def test_bubblewrap_hides_the_machine(source):
@@ -471,18 +472,18 @@ def rlimits_only(tmp_path_factory):
     for tool in ("prlimit", "setpriv", "python3"):
         (tools / tool).symlink_to(shutil.which(tool))
     reward._free, reward._started, os.environ["PATH"] = type(reward._free)(), [], str(tools)
-    reward.sandbox.cache_clear()
+    programs.sandbox.cache_clear()
     start_workers(2)
     yield
     for worker in reward._started:
         os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
     (reward._free, reward._started), os.environ["PATH"] = pool, path
-    reward.sandbox.cache_clear()
+    programs.sandbox.cache_clear()
 
 
 def test_rlimits_alone_judge_right_programs(rlimits_only):
-    assert reward.sandbox()[0] == "rlimits only"
+    assert programs.sandbox()[0] == "rlimits only"
     for source, tests in [("print(sum(map(int, input().split())))", STDIO), ("def add(a, b): return a + b", CALLS),
                           ("def add(a, b): return a + b", PYTEST)]:
         assert status(source, tests) == "right"

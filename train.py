@@ -1,4 +1,4 @@
-"""RL with verifiable rewards and a hold on policy entropy (Cui et al. 2025), one file, one node.
+"""RL with verifiable rewards and a hold on policy entropy (Cui et al. 2025).
 
     python train.py                                             # GRPO on the embedded countdown model, 2 CPU cores
     python train.py --loss kl_cov                               # ... and the entropy stays up
@@ -8,7 +8,8 @@
 
 Every field of Config is an option: `--field value`. A run writes runs/<name>/{config.json, metrics.jsonl,
 samples/, selected/, checkpoints/, hf/}. main() at the end of the file is the algorithm; what it calls stands
-above it, in order, and in policy.py, loss.py and measure.py; options.py refuses what cannot work.
+above it, in order, in loss.py and in policy.py (model, samplers, rollouts, micro-batches). Beside the method:
+options.py (what cannot work is refused), checkpoints.py, measure.py (what a run logs).
 """
 
 import hashlib
@@ -29,15 +30,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import reward
+from checkpoints import Checkpoints, fingerprint
 from eval import evaluate
 from loss import LOSSES, select_random, tis_weights
 from measure import (Log, Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, timed,
                      token_metrics)
 from options import (check, entropy_targets, load_tokenizer, parse_args, refuse, run_folder, saved_config,
                      uses_vllm)
-from policy import (Checkpoints, HFSampler, MicroBatch, Policy, VLLMSampler, all_equal, any_rank, derive_seed,
-                    fingerprint, generate, hf_weights, last_line, load_policy, micro_batches, no_grad_pass,
-                    over_all_ranks, save_hf, score, set_advantages, start_distributed)
+from policy import (HFSampler, MicroBatch, Policy, VLLMSampler, all_equal, any_rank, derive_seed, generate,
+                    hf_weights, last_line, load_policy, micro_batches, no_grad_pass, over_all_ranks, save_hf,
+                    score, set_advantages, start_distributed)
 
 # =========================================================================================================
 # Settings. The defaults are the embedded run; a comment ends with the paper's value (7B; 32B where it differs)

@@ -18,7 +18,7 @@ import matplotlib
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from eval import Run, read_run, series
+from law import Run, read_run, series
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

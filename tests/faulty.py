@@ -21,6 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
+import checkpoints
 import policy
 import reward
 import train
@@ -112,8 +113,8 @@ def kill_self():
 
 PHASES = {"generate": (train, "generate"), "score": (train, "score"), "log-probs": (train, "no_grad_pass"),
           "update": (train, "update"), "sync": (train, "hf_weights"), "evaluate": (train, "validate"),
-          "log": (train.Log, "append"), "save, tensors": (policy.dcp, "async_save"),
-          "save, manifest": (policy.Checkpoints, "_finish")}
+          "log": (train.Log, "append"), "save, tensors": (checkpoints.dcp, "async_save"),
+          "save, manifest": (checkpoints.Checkpoints, "_finish")}
 
 
 def kill_in(rank: int, phase: str, victim: int, after: int):

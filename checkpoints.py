@@ -1,0 +1,132 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped."""
+
+import hashlib
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor
+from tqdm import tqdm
+
+from policy import Policy, last_line
+
+
+def fingerprint(policy: Policy) -> int:
+    """Of the weights' bits, whatever the number of ranks: integer sums do not depend on their order. Collective."""
+    total = torch.zeros((), dtype=torch.long)
+    for i, p in enumerate(policy.parameters(), 1):
+        local = p.to_local() if isinstance(p, DTensor) else p
+        total += i * local.detach().view(torch.int32).sum(dtype=torch.long).cpu()
+    total = total.to(local.device)
+    dist.all_reduce(total)
+    return int(total)
+
+
+def training_tensors(policy: Policy, optimizer) -> dict:
+    """Parameters and AdamW's moments by parameter name: the live tensors, to save from or to load into.
+
+    Tensors only: hyperparameters come from the config, and loading never unpickles an object.
+    """
+    policy.reshard()  # a forward pass without backward leaves the root's parameters whole
+    for p in policy.parameters():
+        if not optimizer.state[p]:  # before the first step; AdamW itself would start with these
+            optimizer.state[p].update(step=torch.zeros((), dtype=torch.float32, device=p.device),
+                                      exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+    return {"model": {name: p.detach() for name, p in policy.named_parameters()},
+            "optimizer": {name: optimizer.state[p] for name, p in policy.named_parameters()}}
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+class Checkpoints:
+    """The newest `keep` of a run: folder/step_NNNNNN/{tensors of each rank, state.json, manifest.json}.
+
+    The manifest holds the SHA-256 of every other file and is written last, in a folder that is then renamed: a
+    step_NNNNNN folder whose files match its manifest is complete. Any number of ranks can load it.
+    """
+
+    def __init__(self, folder: Path, keep: int):
+        self.folder, self.keep, self.rank0 = folder, keep, dist.get_rank() == 0
+        self.group = dist.new_group(backend="gloo")  # saving talks beside the training, so it has its own group
+        self.saving = None
+
+    def save(self, policy: Policy, optimizer, state: dict):
+        """Copies the tensors, then writes them in the background. state: JSON values, "step" among them.
+
+        A save that fails (a full disk) is reported, and neither stops the run nor touches an older checkpoint.
+        """
+        self.wait()
+        target = self.folder / f"step_{state['step']:06d}"
+        written = dcp.async_save(training_tensors(policy, optimizer), checkpoint_id=target.with_suffix(".tmp"),
+                                 process_group=self.group)
+        self.saving = threading.Thread(target=self._finish, args=(written, target, json.dumps(state)))
+        self.saving.start()
+
+    def _finish(self, written, target: Path, state: str):
+        error, tmp = written.exception(), target.with_suffix(".tmp")  # rank 0 has an error if any rank has one
+        if not self.rank0:
+            return
+        try:
+            if error is None:
+                (tmp / "state.json").write_text(state)
+                manifest = {path.name: sha256(path) for path in sorted(tmp.iterdir())}
+                (tmp / "manifest.json").write_text(json.dumps(manifest, indent=1))
+                tmp.rename(target)
+                for old in sorted(self.folder.glob("step_??????"))[:-self.keep]:
+                    shutil.rmtree(old, ignore_errors=True)
+        except OSError as full:
+            error = full
+        if error is not None:
+            tqdm.write(f"checkpoint {target.name} could not be saved, older ones are untouched: {last_line(error)}")
+            shutil.rmtree(tmp, ignore_errors=True)
+
+    def wait(self):
+        """Until the last save is on disk."""
+        if self.saving is not None:
+            self.saving.join()
+
+    def newest(self) -> dict | None:
+        """State of the newest complete checkpoint; None if the run never wrote one. ValueError if none is intact.
+
+        Damaged ones are named and set aside as step_NNNNNN.bad; what a kill left half-written is deleted.
+        """
+        found = [None]
+        if self.rank0:
+            for half in self.folder.glob("step_*.tmp"):
+                shutil.rmtree(half)
+            for path in sorted(self.folder.glob("step_??????"), reverse=True):
+                if reason := damage(path):
+                    tqdm.write(f"{path} is skipped: {reason}")
+                    shutil.rmtree(path.with_suffix(".bad"), ignore_errors=True)
+                    path.rename(path.with_suffix(".bad"))
+                else:
+                    found = [json.loads((path / "state.json").read_text())]
+                    break
+            if found == [None] and any(self.folder.glob("step_*.bad")):
+                found = [ValueError(f"{self.folder}: no checkpoint is intact; restore one, or start again with --overwrite")]
+        dist.broadcast_object_list(found, src=0, group=self.group)
+        if isinstance(found[0], ValueError):
+            raise found[0]
+        return found[0]
+
+    def load(self, policy: Policy, optimizer, step: int):
+        """Into the live tensors, from any number of ranks to any other."""
+        dcp.load(training_tensors(policy, optimizer), checkpoint_id=self.folder / f"step_{step:06d}",
+                 process_group=self.group)
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint folder; None if it is complete."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        wrong = [name for name, digest in manifest.items() if sha256(path / name) != digest]
+    except (OSError, ValueError) as error:
+        return f"incomplete ({error})"
+    return f"{wrong[0]} does not match its checksum" if wrong else None

@@ -31,7 +31,7 @@ def training_tensors(policy: Policy, optimizer) -> dict:
 
     Tensors only: hyperparameters come from the config, and loading never unpickles an object.
     """
-    policy.reshard()  # a forward pass without backward leaves the root's parameters whole
+    policy.reshard()
     for p in policy.parameters():
         if not optimizer.state[p]:  # before the first step; AdamW itself would start with these
             optimizer.state[p].update(step=torch.zeros((), dtype=torch.float32, device=p.device),

@@ -100,6 +100,9 @@ class Policy(nn.Module):
         zeros = torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device)
         return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)             # [B, T]
 
+    def reshard(self):
+        """FSDP's, if the model is sharded: a forward pass without backward leaves the root's parameters whole."""
+
     def logits(self, hidden: Tensor):
         return self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
 
@@ -109,7 +112,10 @@ class Policy(nn.Module):
 
 def load_policy(path: str, tokenizer, device: torch.device, *, temperature: float = 1.0,
                 grad_checkpointing: bool = False, trust_remote_code: bool = False) -> Policy:
-    """fp32 master weights; bf16 compute on a GPU, fp32 on a CPU. Sharded block by block, then the root."""
+    """fp32 master weights; bf16 compute on a GPU, fp32 on a CPU. Sharded block by block, then the root.
+
+    FSDP casts to bf16, too. A CPU process of its own needs neither, and a small model's update is a fifth faster without.
+    """
     model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", trust_remote_code=trust_remote_code)
     if not hasattr(model.base_model, "layers"):
         raise ValueError("this architecture is not supported: its decoder has no .layers")
@@ -120,15 +126,16 @@ def load_policy(path: str, tokenizer, device: torch.device, *, temperature: floa
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     compute_dtype = torch.bfloat16 if device.type == "cuda" else None
     precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    for layer in model.base_model.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(policy, mesh=mesh, mp_policy=precision)
+    if device.type == "cuda" or dist.get_world_size() > 1:
+        for layer in model.base_model.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=precision)
+        fully_shard(policy, mesh=mesh, mp_policy=precision)
     return policy.float().to(device)  # after sharding: the whole model never exists in fp32
 
 
 def hf_weights(policy: Policy, dtype: torch.dtype):
     """(HF name, full tensor) one at a time. Collective: every rank has to consume it to the end."""
-    policy.reshard()  # a forward pass without backward leaves the root's parameters whole
+    policy.reshard()
     tied, embedding = policy.model.config.tie_word_embeddings, None
     for name, p in policy.model.state_dict().items():
         if tied and name == "lm_head.weight":

@@ -378,7 +378,7 @@ def main():
                 if ref_policy is not None:
                     for m, (logprobs, _) in zip(batches, no_grad_pass(ref_policy, batches)):
                         m.ref_logprobs = logprobs
-                    ref_policy.reshard()  # a pass without backward leaves its root whole
+                    ref_policy.reshard()
                 minis.append((batches, N, {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
                                            for k in ("old_logprobs", "entropy", "advantages", "sampler_logprobs")}))
         with timed(timing, "measure"):

@@ -32,6 +32,10 @@ def full(t):
     return t.full_tensor() if isinstance(t, DTensor) else t
 
 
+def add(p, whole):
+    p.data += torch.distributed.tensor.distribute_tensor(whole, p.device_mesh, p.placements) if isinstance(p, DTensor) else whole
+
+
 class GradientAsStep(torch.optim.SGD):
     """Keeps the gradient instead of taking the step."""
 
@@ -47,7 +51,7 @@ def main(model: str, out: str):
     noise = torch.Generator().manual_seed(1)
     for p in ref_policy.parameters():  # a reference that differs from the policy
         whole = 0.05 * torch.randn(p.shape, generator=noise, dtype=torch.double)
-        p.data += torch.distributed.tensor.distribute_tensor(whole, p.device_mesh, p.placements)
+        add(p, whole)
     old = copy.deepcopy({k: v.clone() for k, v in policy.state_dict().items()})
     optimizer = GradientAsStep(policy.parameters(), lr=1.0)  # before a forward pass: the parameters are sharded
     rows = responses(len(tokenizer))
@@ -67,7 +71,7 @@ def main(model: str, out: str):
                 noise = torch.Generator().manual_seed(2)
                 for p in policy.parameters():
                     whole = 0.03 * torch.randn(p.shape, generator=noise, dtype=torch.double)
-                    p.data += torch.distributed.tensor.distribute_tensor(whole, p.device_mesh, p.placements)
+                    add(p, whole)
             now = over_all_ranks([lp for lp, _ in no_grad_pass(policy, batches)], batches, N)
             for loss in LOSSES:
                 for selection in ("cov", "random") if loss in ("clip_cov", "kl_cov") else ("cov",):

@@ -140,8 +140,9 @@ def check(cfg, world_size: int):
     require(cfg.overwrite or cfg.resume or not run.exists(),
             f"{run} exists; --resume {run} goes on with it, --overwrite replaces it, --name starts another")
     for field in ("model", "train_data", "val_data", "entropy_target"):
-        require(not cfg.overwrite or run.resolve() not in Path(str(getattr(cfg, field))).resolve().parents,
-                f"--overwrite would delete --{field} {getattr(cfg, field)}: choose another --name")
+        for path in str(getattr(cfg, field)).split(","):  # val_data may name several
+            require(not cfg.overwrite or run.resolve() not in Path(path).resolve().parents,
+                    f"--overwrite would delete --{field} {path}: choose another --name")
     there = next(folder for folder in (run, *run.parents) if folder.exists())
     require(there.is_dir() and os.access(there, os.W_OK | os.X_OK),
             f"{run}: no permission to write in {there.absolute()}")

@@ -123,10 +123,10 @@ def load_policy(path: str, tokenizer, device: torch.device, *, temperature: floa
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()  # transformers recomputes in training mode only; these models have no dropout
     policy = Policy(model, len(tokenizer), temperature)
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    compute_dtype = torch.bfloat16 if device.type == "cuda" else None
-    precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     if device.type == "cuda" or dist.get_world_size() > 1:
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        compute_dtype = torch.bfloat16 if device.type == "cuda" else None
+        precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
         for layer in model.base_model.layers:
             fully_shard(layer, mesh=mesh, mp_policy=precision)
         fully_shard(policy, mesh=mesh, mp_policy=precision)

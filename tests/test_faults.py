@@ -362,6 +362,8 @@ BAD_INPUT = {  # what is made, with the options that name it -> words of the one
     "data set, hub offline": (lambda: ["--train_data", "nobody/nothing:train"], ("nobody/nothing",)),
     "tensor parallel without vLLM": (lambda: ["--sampler", "hf", "--tensor_parallel", "2"], ("--tensor_parallel",)),
     "overwrite of its own model": (own_model, ("--overwrite", "--model", "--name")),
+    "overwrite of its own second validation set": (lambda: own_model()[2:] + ["--val_data", "tiny/val.jsonl,runs/x/val.jsonl"],
+                                                   ("--overwrite", "--val_data", "runs/x/val.jsonl")),
     "more padding ids than vLLM can exclude": (lambda: [*model(lambda m: set_json(m / "config.json", vocab_size=2000)),
                                                         "--sampler", "vllm"], ("1978 ids", "1,024")),
     "a secret": (lambda: ["--wandb", "0123456789abcdef0123456789abcdef01234567"], ("--wandb", "secret")),

@@ -22,9 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 import reward
-from answers import readable
+from support.answers import readable
 from law import interval_95, law, plot, read_jsonl, warn
-from policy import HFSampler, VLLMSampler, entropy_of, start_distributed
+from support.batches import start_distributed
+from support.samplers import HFSampler, VLLMSampler, entropy_of
 
 
 # --- Evaluation ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Prompts and verifiable rewards: math (answers.py), countdown, code (programs.py).
+"""Prompts and verifiable rewards: math (support/answers.py), countdown, code (support/sandbox.py).
 
     score_batch(responses, problems, workers=2)       # [Score(reward, status, answer), ...] in the same order
 
@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from jinja2 import TemplateError
 
-from answers import SIGNS, extract_boxed, final_text, number, readable, same_answer, same_number
-from programs import Limits, check_code, log_sandbox, read_tests
+from support.answers import SIGNS, extract_boxed, final_text, number, readable, same_answer, same_number
+from support.sandbox import Limits, check_code, log_sandbox, read_tests
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
 MAX_ANSWER = 300                      # characters; a longer answer is wrong unread

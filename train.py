@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import reward
-from checkpoints import Checkpoints, fingerprint
+from support.checkpoints import Checkpoints, fingerprint
 from eval import evaluate
 from loss import LOSSES, select_random, tis_weights
 from measure import (Log, Probe, response_metrics, rollout_metrics, selected_metrics, selected_rows, timed,
                      token_metrics)
-from options import (check, entropy_targets, load_tokenizer, parse_args, refuse, run_folder, saved_config,
+from support.options import (check, entropy_targets, load_tokenizer, parse_args, refuse, run_folder, saved_config,
                      uses_vllm)
 from policy import (HFSampler, MicroBatch, Policy, VLLMSampler, all_equal, any_rank, derive_seed, generate,
                     hf_weights, last_line, load_policy, micro_batches, no_grad_pass, over_all_ranks, save_hf,

@@ -21,8 +21,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
-import checkpoints
-import policy
+from support import checkpoints
+from support import samplers as policy
 import reward
 import train
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 import eval as E  # noqa: E402
 import law as L  # noqa: E402
 import reward  # noqa: E402
-from policy import Sample  # noqa: E402
+from support.samplers import Sample  # noqa: E402
 
 BASE = str(ROOT / "tiny/base")
 

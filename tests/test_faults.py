@@ -467,7 +467,7 @@ def test_remote_code_runs_only_when_asked_for(tmp_path, monkeypatch, capfd):
 
 
 def test_torch_load_and_pickle_are_not_called_on_files_without_weights_only():
-    for path in ("train.py", "measure.py", "policy.py", "checkpoints.py", "loss.py", "eval.py", "law.py", "reward.py", "answers.py", "programs.py", "options.py"):
+    for path in ("train.py", "measure.py", "policy.py", "support/checkpoints.py", "loss.py", "eval.py", "law.py", "reward.py", "support/answers.py", "support/sandbox.py", "support/options.py"):
         text = (ROOT / path).read_text()
         assert text.count("torch.load(") == text.count("weights_only=True)"), path
         assert "trust_remote_code=True" not in text, path

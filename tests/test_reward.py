@@ -15,7 +15,7 @@ import time
 import jinja2
 import pytest
 
-import programs
+from support import sandbox as programs
 import reward
 from reward import (Score, extract_boxed, extract_code, format_prompt, load_problems, score_batch, start_workers,
                     verify_countdown, verify_math)
@@ -458,7 +458,7 @@ def test_greedy_programs_are_stopped(source):
 
 @pytest.mark.skipif(programs.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
 @pytest.mark.parametrize("source", [
-    "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", f"open({str(ROOT / 'programs.py')!r})", "open('/etc/passwd')",
+    "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", f"open({str(ROOT / 'support/sandbox.py')!r})", "open('/etc/passwd')",
     "import os\nassert len([p for p in os.listdir('/proc') if p.isdigit()]) > 5", "open('/usr/mark', 'w')",
 ])
 def test_bubblewrap_hides_the_machine(source):

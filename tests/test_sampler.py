@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from policy import HFSampler, Sample, VLLMSampler  # noqa: E402
+from support.samplers import HFSampler, Sample, VLLMSampler  # noqa: E402
 
 REAL_IDS, VOCAB, EOS = 20, 32, [1, 2]
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [3, 4, 5] * 100]    # the last one fills two cache blocks of vLLM

@@ -12,10 +12,13 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
-from policy import Policy, last_line
+
+def last_line(error: BaseException) -> str:
+    """The libraries put a traceback into the message; the cause is its last line."""
+    return (str(error).strip().splitlines() or [repr(error)])[-1]
 
 
-def fingerprint(policy: Policy) -> int:
+def fingerprint(policy) -> int:
     """Of the weights' bits, whatever the number of ranks: integer sums do not depend on their order. Collective."""
     total = torch.zeros((), dtype=torch.long)
     for i, p in enumerate(policy.parameters(), 1):
@@ -26,7 +29,7 @@ def fingerprint(policy: Policy) -> int:
     return int(total)
 
 
-def training_tensors(policy: Policy, optimizer) -> dict:
+def training_tensors(policy, optimizer) -> dict:
     """Parameters and AdamW's moments by parameter name: the live tensors, to save from or to load into.
 
     Tensors only: hyperparameters come from the config, and loading never unpickles an object.
@@ -57,7 +60,7 @@ class Checkpoints:
         self.group = dist.new_group(backend="gloo")  # saving talks beside the training, so it has its own group
         self.saving = None
 
-    def save(self, policy: Policy, optimizer, state: dict):
+    def save(self, policy, optimizer, state: dict):
         """Copies the tensors, then writes them in the background. state: JSON values, "step" among them.
 
         A save that fails (a full disk) is reported, and neither stops the run nor touches an older checkpoint.
@@ -116,7 +119,7 @@ class Checkpoints:
             raise found[0]
         return found[0]
 
-    def load(self, policy: Policy, optimizer, step: int):
+    def load(self, policy, optimizer, step: int):
         """Into the live tensors, from any number of ranks to any other."""
         dcp.load(training_tensors(policy, optimizer), checkpoint_id=self.folder / f"step_{step:06d}",
                  process_group=self.group)

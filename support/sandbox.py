@@ -56,7 +56,7 @@ def sandbox():
 
 @lru_cache(1)
 def log_sandbox():
-    print(f"programs.py: programs run in the sandbox {sandbox()[0]!r}", file=sys.stderr)
+    print(f"sandbox.py: programs run in the sandbox {sandbox()[0]!r}", file=sys.stderr)
 
 def launch(arguments, folder, limits, **pipes):
     """Start Python with arguments in the sandbox; the folder is all that it may write to."""
@@ -209,7 +209,7 @@ def check_code(code, tests, limits):
     """Status of a program under tests, see read_tests. For workers only: it ends all child processes."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as tests_folder:
         for place in folder, tests_folder:
-            shutil.copy(__file__, os.path.join(place, "programs.py"))
+            shutil.copy(__file__, os.path.join(place, "sandbox.py"))
         pathlib.Path(folder, "solution.py").write_text(code, "utf-8", "replace")
         if isinstance(tests, dict) and not tests.get("fn_name"):
             end = time.monotonic() + 4 * limits.seconds
@@ -222,9 +222,9 @@ def check_code(code, tests, limits):
                     return "wrong"
             return "right"
         (asked, ask), (answers, answer), nonce = os.pipe(), os.pipe(), secrets.token_hex()
-        launch(["programs.py", "candidate"], folder, limits, stdin=asked, stdout=answer)
+        launch(["sandbox.py", "candidate"], folder, limits, stdin=asked, stdout=answer)
         os.close(asked), os.close(answer)
-        status, output = run(["programs.py", "tests", str(ask), str(answers)], tests_folder, limits,
+        status, output = run(["sandbox.py", "tests", str(ask), str(answers)], tests_folder, limits,
                              json.dumps([nonce, tests]), pass_fds=(ask, answers))
         os.close(ask), os.close(answers)
         if status is None:

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from loss import ADVANTAGES, LOSSES
-from policy import eos_token_ids
+from support.samplers import eos_token_ids
 
 CHOICES = dict(loss=tuple(LOSSES), advantage=tuple(ADVANTAGES), sampler=("auto", "vllm", "hf"),
                keep=("top", "bottom"), cov_scope=("mini", "micro"), cov_logprobs=("current", "old"),

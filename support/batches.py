@@ -1,0 +1,109 @@
+"""What ranks share: a mini-batch spans all of them, a micro-batch is one forward pass of one of them."""
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+def derive_seed(*key: int) -> int:
+    """Another seed for every (seed, step, round, rank): streams never overlap, and a run repeats."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
+
+
+def start_distributed() -> torch.device:
+    """One process is a group of one: the same code runs under `python` and `torchrun`."""
+    if "RANK" not in os.environ:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1",
+                          MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    timeout = timedelta(hours=2)  # one rank may judge or write for long while the others wait
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo", timeout=timeout)
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device, timeout=timeout)
+    return device
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """True on every rank if it is on one."""
+    flags = torch.tensor(float(flag), device=device)
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return bool(flags)
+
+
+@dataclass
+class MicroBatch:
+    input_ids: Tensor         # [B, L] prompt + response, right-padded
+    prompt_lengths: Tensor    # [B]
+    targets: Tensor           # [B, T] the response
+    mask: Tensor              # [B, T] bool
+    position: Tensor          # [B, T] a token's place among the N tokens of the mini-batch
+    advantages: Tensor        # [B, T]
+    sampler_logprobs: Tensor  # [B, T]
+    old_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+
+
+def micro_batches(responses: list, budget: int, device: torch.device) -> tuple[list[MicroBatch], int]:
+    """Of a mini-batch that every rank holds: this rank's micro-batches, and N, the tokens of all ranks.
+
+    Rows go to the ranks longest first, each to the lightest one, and fill micro-batches of at most `budget`
+    padded tokens in that order. All ranks get equally many, as FSDP's collectives need: some may be empty.
+    """
+    length = [len(r.prompt) + len(r.tokens) for r in responses]
+    shares = [[] for _ in range(dist.get_world_size())]
+    for i in sorted(range(len(responses)), key=lambda i: -length[i]):
+        min(shares, key=lambda share: sum(length[j] for j in share)).append(i)
+    plans = [[] for _ in shares]
+    for share, plan in zip(shares, plans):
+        for i in share:
+            if plan and (len(plan[-1]) + 1) * length[plan[-1][0]] <= budget:  # the first row is the longest
+                plan[-1].append(i)
+            else:
+                plan.append([i])
+    plan = plans[dist.get_rank()]
+    plan += [[]] * (max(map(len, plans)) - len(plan))
+    start = np.cumsum([0] + [len(r.tokens) for r in responses])
+    return [collate([(responses[i], start[i]) for i in rows], device) for rows in plan], int(start[-1])
+
+
+def collate(rows: list[tuple], device: torch.device) -> MicroBatch:
+    """rows: [(response, place of its first token among the N)]"""
+    if not rows:  # one token of padding, no token of response
+        none = np.zeros(0, dtype=np.int64)
+        rows = [(SimpleNamespace(prompt=np.zeros(1, np.int64), tokens=none, sampler_logprobs=none, advantage=0.0), 0)]
+
+    def pad(arrays, dtype=torch.float32):
+        return pad_sequence([torch.as_tensor(a, dtype=dtype) for a in arrays], batch_first=True).to(device)
+
+    return MicroBatch(
+        input_ids=pad([np.concatenate([r.prompt, r.tokens]) for r, _ in rows], torch.long),
+        prompt_lengths=torch.tensor([len(r.prompt) for r, _ in rows], device=device),
+        targets=pad([r.tokens for r, _ in rows], torch.long),
+        mask=pad([np.ones(len(r.tokens)) for r, _ in rows], torch.bool),
+        position=pad([start + np.arange(len(r.tokens)) for r, start in rows], torch.long),
+        advantages=pad([np.full(len(r.tokens), r.advantage) for r, _ in rows]),
+        sampler_logprobs=pad([r.sampler_logprobs for r, _ in rows]),
+    )
+
+
+def over_all_ranks(values: list[Tensor], batches: list[MicroBatch], n_tokens: int) -> Tensor:
+    """[B, T] a micro-batch and rank -> [N], in an order that depends neither on micro-batches nor on ranks."""
+    flat = torch.zeros(n_tokens, dtype=values[0].dtype, device=values[0].device)
+    for value, m in zip(values, batches):
+        flat[m.position[m.mask]] = value[m.mask]
+    dist.all_reduce(flat)
+    return flat

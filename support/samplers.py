@@ -1,0 +1,219 @@
+"""Two samplers with the same methods (generate, load, sleep, wake): vLLM, and a plain Hugging Face loop."""
+
+import contextlib
+import os
+import random
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig
+
+
+class Sample(NamedTuple):
+    token_ids: list[int]    # the response, with the EOS token if it ended by itself; no padding
+    logprobs: list[float]   # nats, of these tokens under the sampling distribution (temperature 1 if greedy)
+    finish_reason: str      # "stop" | "length"
+
+
+def entropy_of(logits) -> torch.Tensor:
+    """[..., V] -> [...], nats; a logit of -inf counts nothing."""
+    logprob = torch.log_softmax(logits.float(), dim=-1)
+    return -torch.where(logprob == -torch.inf, 0.0, logprob.exp() * logprob).sum(dim=-1)
+
+
+def eos_token_ids(model, tokenizer, trust_remote_code=False) -> list[int]:
+    """Every id that ends a response: generation_config's (there may be several) and the tokenizer's."""
+    try:
+        ids = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:   # the folder has no generation_config.json
+        ids = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).eos_token_id
+    ids = ids if isinstance(ids, list) else [ids]
+    return sorted({i for i in ids + [tokenizer.eos_token_id] if i is not None})
+
+
+class HFSampler:
+    """Plain sampling loop over a Hugging Face model with its KV cache; runs anywhere.
+
+    Each rank holds its own full copy of the model. model: path or hub name. Responses depend on the whole
+    call (one random generator for all of them), so the same call with the same seed repeats exactly.
+    """
+
+    def __init__(self, model, tokenizer, *, device, dtype, batch_size=512, trust_remote_code=False):
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, trust_remote_code=trust_remote_code)
+        self.model.to(device).eval()
+        self.tokenizer, self.device, self.batch_size = tokenizer, torch.device(device), batch_size
+        self.fork = None    # (threshold in nats, temperature of tokens whose entropy is above it)
+        self.eos_ids = torch.tensor(eos_token_ids(model, tokenizer, trust_remote_code), device=device)
+        self.dp_rank = dist.get_rank() if dist.is_initialized() else 0
+        self.dp_size = dist.get_world_size() if dist.is_initialized() else 1
+
+    def generate(self, prompts, *, n, max_tokens, temperature, seed) -> list[list[Sample]]:
+        """n responses to each of P tokenized prompts -> [P][n]. temperature 0 is greedy."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        by_length = sorted(range(len(prompts) * n), key=lambda i: len(prompts[i // n]))
+        samples = [None] * len(by_length)
+        for start in range(0, len(by_length), self.batch_size):
+            rows = by_length[start:start + self.batch_size]
+            batch = [prompts[i // n] for i in rows]
+            for i, sample in zip(rows, self._generate_batch(batch, max_tokens, temperature, generator)):
+                samples[i] = sample
+        return [samples[p * n:(p + 1) * n] for p in range(len(prompts))]
+
+    @torch.inference_mode()
+    def _generate_batch(self, prompts, max_tokens, temperature, generator) -> list[Sample]:
+        place = {}    # a prompt is read once, however many responses it has: its row among the U different ones
+        copies = torch.tensor([place.setdefault(tuple(p), len(place)) for p in prompts], device=self.device)    # [B]
+        B, L = len(prompts), max(map(len, prompts))
+        input_ids = torch.tensor([[0] * (L - len(p)) + [*p] for p in place], device=self.device)    # [U, L]
+        mask = torch.tensor([[0] * (L - len(p)) + [1] * len(p) for p in place], device=self.device)
+        position_ids = (mask.cumsum(1) - 1).clamp(min=0)    # [U, L]
+        cache = DynamicCache(config=self.model.config)
+        tokens = torch.zeros(B, max_tokens, dtype=torch.long, device=self.device)    # [B, T]
+        logprobs = torch.zeros(B, max_tokens, device=self.device)    # [B, T]
+        rows = torch.arange(B, device=self.device)    # [b] which responses are still in the batch
+        ended = torch.zeros_like(rows, dtype=torch.bool)
+
+        for t in range(max_tokens):
+            logits = self.model(input_ids=input_ids, attention_mask=mask, position_ids=position_ids,
+                                past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1].float()
+            if t == 0:
+                logits, mask, position_ids = logits[copies], mask[copies], position_ids[copies]
+                cache.batch_select_indices(copies)
+            logits[:, len(self.tokenizer):] = -torch.inf    # padding of the embedding: no token has these ids
+            logprob = torch.log_softmax(logits / (temperature or 1.0), dim=-1)    # [b, V]
+            if self.fork is not None:    # two-temperature decoding (Wang et al. 2025)
+                forking = entropy_of(logits)[:, None] > self.fork[0]    # [b, 1]
+                logprob = torch.where(forking, torch.log_softmax(logits / self.fork[1], dim=-1), logprob)
+            if temperature == 0:
+                token = logprob.argmax(dim=-1, keepdim=True)    # [b, 1]
+            else:
+                token = torch.multinomial(logprob.exp(), 1, generator=generator)
+            tokens[rows, t] = token[:, 0]
+            logprobs[rows, t] = logprob.gather(1, token)[:, 0]
+            ended |= torch.isin(token[:, 0], self.eos_ids)
+
+            input_ids, position_ids = token, position_ids[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(token)], dim=1)
+            if t % 8 == 7 and ended.any():    # drop what has ended, so that a few long responses stay cheap
+                keep = (~ended).nonzero()[:, 0]
+                if len(keep) == 0:
+                    break
+                rows, ended, mask = rows[keep], ended[keep], mask[keep]
+                input_ids, position_ids = input_ids[keep], position_ids[keep]
+                cache.batch_select_indices(keep)
+
+        # a row went on after its first EOS until it was dropped: cut it there
+        is_eos = torch.isin(tokens, self.eos_ids)    # [B, T]
+        stopped = is_eos.any(dim=1)
+        lengths = torch.where(stopped, is_eos.int().argmax(dim=1) + 1, max_tokens).tolist()
+        return [Sample(ids[:k], lps[:k], "stop" if stop else "length")
+                for ids, lps, k, stop in zip(tokens.tolist(), logprobs.tolist(), lengths, stopped.tolist())]
+
+    @torch.no_grad()
+    def load(self, weights):
+        """weights: iterable of (Hugging Face parameter name, full tensor), every parameter of the model."""
+        params = self.model.state_dict(keep_vars=True)  # tied ones under each name; persistent buffers too
+        loaded = set()
+        for name, tensor in weights:
+            params[name].copy_(tensor)
+            loaded.add(id(params[name]))
+        missing = [name for name, p in params.items() if id(p) not in loaded]
+        if missing:
+            raise ValueError(f"load() got no tensor for {missing[0]} and {len(missing) - 1} more parameters")
+
+    def sleep(self):
+        """Give the GPU to the trainer. Wake, then load, before the next generate."""
+        self.model.to("cpu")
+
+    def wake(self):
+        self.model.to(self.device)
+
+    def close(self):
+        """Nothing to shut down here."""
+
+
+class VLLMSampler:
+    """vLLM in this process, sharing the GPU with the trainer. model: path or hub name.
+
+    Under torchrun every group of tensor_parallel_size neighbouring ranks forms one engine; these ranks must
+    pass identical prompts and seeds (split the data by dp_rank of dp_size). init_process_group comes first.
+    """
+
+    def __init__(self, model, tokenizer, *, dtype, tensor_parallel_size=1, max_model_len=None,
+                 gpu_memory_utilization=0.3, seed=0, trust_remote_code=False):
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # read when vLLM builds the engine
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        import vllm
+        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.dp_rank, self.dp_size = rank // tensor_parallel_size, world // tensor_parallel_size
+        self.tokenizer, self.cuda = tokenizer, torch.cuda.is_available()
+        self.stop_token_ids = eos_token_ids(model, tokenizer, trust_remote_code)
+        with preserved_process_state():
+            self.llm = vllm.LLM(
+                model=model, dtype=dtype, max_model_len=max_model_len, trust_remote_code=trust_remote_code,
+                tensor_parallel_size=tensor_parallel_size, seed=seed + self.dp_rank,
+                distributed_executor_backend="external_launcher" if dist.is_initialized() else None,
+                logprobs_mode="processed_logprobs",    # the default ignores the temperature
+                enable_sleep_mode=self.cuda,           # refused on a CPU
+                gpu_memory_utilization=gpu_memory_utilization,
+                kv_cache_memory_bytes=None if self.cuda else 2 ** 30,    # CPU default: a share of all memory
+                enforce_eager=not self.cuda)
+        vocab_size = self.llm.llm_engine.model_config.get_vocab_size()
+        self.logit_bias = {i: -float("inf") for i in range(len(tokenizer), vocab_size)} or None
+        self.kv_cache_asleep = False
+
+    def generate(self, prompts, *, n, max_tokens, temperature, seed) -> list[list[Sample]]:
+        """n responses to each of P tokenized prompts -> [P][n]. temperature 0 is greedy (and then n is 1)."""
+        from vllm import SamplingParams
+        first = random.Random(seed).randrange(2 ** 48)    # vLLM gives response i of a request the seed + i
+        params = [SamplingParams(n=n, max_tokens=max_tokens, temperature=temperature, top_p=1.0, top_k=-1,
+                                 seed=first + p * n, logprobs=0, stop_token_ids=self.stop_token_ids,
+                                 logit_bias=self.logit_bias, detokenize=False) for p in range(len(prompts))]
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        results = self.llm.generate(requests, params, use_tqdm=False) if prompts else []
+        assert [r.prompt_token_ids for r in results] == prompts, "vLLM answered out of order"
+        return [[Sample(list(out.token_ids),
+                        [step[token].logprob for token, step in zip(out.token_ids, out.logprobs)],
+                        out.finish_reason) for out in result.outputs] for result in results]
+
+    def load(self, weights):
+        """weights: iterable of (Hugging Face parameter name, full tensor), a tied lm_head.weight included."""
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if self.kv_cache_asleep:
+            self.llm.wake_up(["kv_cache"])
+            self.kv_cache_asleep = False
+        assert self.llm.reset_prefix_cache(), "cached prefixes of the old weights are still in use"
+
+    def sleep(self):
+        """Give the GPU to the trainer: weights and cache are dropped. Wake, then load, before generate."""
+        if self.cuda:
+            self.llm.sleep(level=2)
+            self.kv_cache_asleep = True
+
+    def wake(self):
+        if self.cuda:
+            self.llm.wake_up(["weights"])    # the cache comes back in load: both do not fit during the sync
+
+    def close(self):
+        """Shut the engine down, and torch.distributed's default process group with it: call this last."""
+        self.llm.llm_engine.engine_core.shutdown()
+
+
+@contextlib.contextmanager
+def preserved_process_state():
+    """LLM() reseeds every generator, changes LOCAL_WORLD_SIZE and, on a CPU, disables set_num_threads."""
+    local_world_size, set_num_threads = os.environ.get("LOCAL_WORLD_SIZE"), torch.set_num_threads
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    if cuda_state is not None:
+        torch.cuda.set_rng_state(cuda_state)
+    torch.set_num_threads = set_num_threads
+    os.environ.pop("LOCAL_WORLD_SIZE", None)
+    if local_world_size is not None:
+        os.environ["LOCAL_WORLD_SIZE"] = local_world_size

@@ -305,5 +305,24 @@ def load_problems(path):
         print(f"warning: {path}: dropped {repeated} rows whose prompt occurred before", file=sys.stderr)
     return problems
 
+def load_data(train, val, tokenizer, max_tokens):
+    """-> training problems, {source: validation problems}. val: paths or hub ids, comma-separated. Training prompts
+    of more than max_tokens are left out; ValueError for two sets of one name, and where no prompt fits."""
+    def fits(problem):
+        return len(format_prompt(problem, tokenizer)) <= max_tokens
+    problems, val_sets = load_problems(train), [load_problems(path) for path in val.split(",")]
+    vals = {val_set[0]["source"]: val_set for val_set in val_sets}
+    if len(vals) < len(val_sets):
+        raise ValueError(f"--val_data {val}: two sets have the same source in their first row; rename one")
+    for source, val_set in vals.items():
+        if not all(map(fits, val_set)):
+            raise ValueError(f"--val_data: a prompt of {source} is longer than --max_prompt_tokens {max_tokens}; raise it")
+    fit = list(filter(fits, problems))
+    if not fit:
+        raise ValueError(f"{train}: every prompt is longer than --max_prompt_tokens {max_tokens}")
+    if len(fit) < len(problems) and os.environ.get("RANK", "0") == "0":
+        print(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out", file=sys.stderr)
+    return fit, vals
+
 if __name__ == "__main__" and len(sys.argv) > 1:
     work(int(sys.argv[1]))

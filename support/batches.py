@@ -2,9 +2,10 @@
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,17 +45,62 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 
 @dataclass
+class Response:
+    problem: str
+    prompt: np.ndarray            # token ids [S]; arrays, because tensors are slow to send between processes
+    tokens: np.ndarray            # token ids [T], the EOS included
+    sampler_logprobs: np.ndarray  # [T]
+    text: str
+    finish_reason: str            # stop, length
+    score: NamedTuple             # reward.Score
+    reward: float                 # the score's, less the overlong penalty
+    advantages: np.ndarray        # [T]
+
+
+def make_response(problem: dict, prompt: list[int], sample, text: str, score, reward: float) -> Response:
+    tokens = np.array(sample.token_ids)
+    return Response(problem["problem"], np.array(prompt), tokens, np.array(sample.logprobs, np.float32), text,
+                    sample.finish_reason, score, reward, advantages=np.zeros(len(tokens), np.float32))
+
+
+@dataclass
 class MicroBatch:
     input_ids: Tensor         # [B, L] prompt + response, right-padded
     prompt_lengths: Tensor    # [B]
     targets: Tensor           # [B, T] the response
     mask: Tensor              # [B, T] bool
     position: Tensor          # [B, T] a token's place among the N tokens of the mini-batch
+    right: Tensor             # [B] 1.0 or 0.0, the verdict
     advantages: Tensor        # [B, T]
     sampler_logprobs: Tensor  # [B, T]
     old_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     ref_logprobs: Tensor | None = None
+
+
+@dataclass
+class MiniBatch:
+    """What one optimizer step is made on: this rank's micro-batches, and [N] tensors over the tokens of all ranks."""
+    groups: list[list[Response]]
+    batches: list[MicroBatch]
+    n_tokens: int                      # N
+    index: int                         # 0: the first update of a rollout
+    tokens: dict[str, Tensor] = field(default_factory=dict)  # old_logprobs, entropy, advantages, ...: [N]
+    selected: Tensor | None = None     # bool [N]
+    by_old: Tensor | None = None       # bool [N] what the rollout's log-probs select
+    sums: dict[str, Tensor] | None = None  # over this rank's tokens, of loss and metrics; None: no step was made
+
+    def over_all_ranks(self, values: list[Tensor]) -> Tensor:
+        return over_all_ranks(values, self.batches, self.n_tokens)
+
+
+def mini_batches(groups: list[list[Response]], size: int, budget: int, device: torch.device) -> list[MiniBatch]:
+    """`size` groups each, in order; the last may be smaller."""
+    minis = []
+    for start in range(0, len(groups), size):
+        part = groups[start:start + size]
+        minis.append(MiniBatch(part, *micro_batches([r for group in part for r in group], budget, device), len(minis)))
+    return minis
 
 
 def micro_batches(responses: list, budget: int, device: torch.device) -> tuple[list[MicroBatch], int]:
@@ -84,7 +130,8 @@ def collate(rows: list[tuple], device: torch.device) -> MicroBatch:
     """rows: [(response, place of its first token among the N)]"""
     if not rows:  # one token of padding, no token of response
         none = np.zeros(0, dtype=np.int64)
-        rows = [(SimpleNamespace(prompt=np.zeros(1, np.int64), tokens=none, sampler_logprobs=none, advantage=0.0), 0)]
+        rows = [(SimpleNamespace(prompt=np.zeros(1, np.int64), tokens=none, sampler_logprobs=none, advantages=none,
+                                 score=SimpleNamespace(reward=0.0)), 0)]
 
     def pad(arrays, dtype=torch.float32):
         return pad_sequence([torch.as_tensor(a, dtype=dtype) for a in arrays], batch_first=True).to(device)
@@ -95,7 +142,8 @@ def collate(rows: list[tuple], device: torch.device) -> MicroBatch:
         targets=pad([r.tokens for r, _ in rows], torch.long),
         mask=pad([np.ones(len(r.tokens)) for r, _ in rows], torch.bool),
         position=pad([start + np.arange(len(r.tokens)) for r, start in rows], torch.long),
-        advantages=pad([np.full(len(r.tokens), r.advantage) for r, _ in rows]),
+        right=torch.tensor([r.score.reward for r, _ in rows], device=device),
+        advantages=pad([r.advantages for r, _ in rows]),
         sampler_logprobs=pad([r.sampler_logprobs for r, _ in rows]),
     )
 

@@ -29,18 +29,56 @@ def fingerprint(policy) -> int:
     return int(total)
 
 
-def training_tensors(policy, optimizer) -> dict:
-    """Parameters and AdamW's moments by parameter name: the live tensors, to save from or to load into.
+def digest(problems) -> str:
+    """Of the rows in their order: the position in the stream means nothing in others."""
+    sha = hashlib.sha256()
+    for problem in problems:
+        sha.update(json.dumps(problem, default=str).encode())
+    return sha.hexdigest()
+
+
+def training_tensors(models: dict) -> dict:
+    """Parameters and AdamW's moments of {name: (policy, optimizer)}: the live tensors, to save from or to load into.
 
     Tensors only: hyperparameters come from the config, and loading never unpickles an object.
     """
-    policy.reshard()
-    for p in policy.parameters():
-        if not optimizer.state[p]:  # before the first step; AdamW itself would start with these
-            optimizer.state[p].update(step=torch.zeros((), dtype=torch.float32, device=p.device),
-                                      exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
-    return {"model": {name: p.detach() for name, p in policy.named_parameters()},
-            "optimizer": {name: optimizer.state[p] for name, p in policy.named_parameters()}}
+    tensors = {}
+    for name, (policy, optimizer) in models.items():
+        policy.reshard()
+        for p in policy.parameters():
+            if not optimizer.state[p]:  # before the first step; AdamW itself would start with these
+                optimizer.state[p].update(step=torch.zeros((), dtype=torch.float32, device=p.device),
+                                          exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        tensors[name] = {"model": {key: p.detach() for key, p in policy.named_parameters()},
+                         "optimizer": {key: optimizer.state[p] for key, p in policy.named_parameters()}}
+    return tensors
+
+
+def save_hf(policy, weights, tokenizer, folder: Path, dtype: torch.dtype) -> bool:
+    """weights: hf_weights(policy, dtype). A folder that `from_pretrained` and vLLM load: written beside, then renamed.
+
+    A full disk is reported and stops nothing. Collective. -> False on rank 0 if the folder could not be written
+    """
+    keep, saved = dist.get_rank() == 0, True
+    state = {name: p.cpu() for name, p in weights if keep}
+    if keep:
+        if policy.model.config.tie_word_embeddings:
+            state.pop("lm_head.weight", None)
+        tmp = folder.with_suffix(".tmp")
+        shutil.rmtree(tmp, ignore_errors=True)
+        try:
+            policy.model.save_pretrained(tmp, state_dict=state)
+            policy.model.config.dtype = dtype  # save_pretrained wrote the master weights'
+            policy.model.config.save_pretrained(tmp)
+            tokenizer.save_pretrained(tmp)
+            shutil.rmtree(folder, ignore_errors=True)
+            tmp.rename(folder)
+        except Exception as error:  # safetensors and tokenizers raise their own
+            tqdm.write(f"{folder} could not be written: {last_line(error)}")
+            shutil.rmtree(tmp, ignore_errors=True)
+            saved = False
+    dist.barrier()
+    return saved
 
 
 def sha256(path: Path) -> str:
@@ -60,14 +98,14 @@ class Checkpoints:
         self.group = dist.new_group(backend="gloo")  # saving talks beside the training, so it has its own group
         self.saving = None
 
-    def save(self, policy, optimizer, state: dict):
+    def save(self, models: dict, state: dict):
         """Copies the tensors, then writes them in the background. state: JSON values, "step" among them.
 
         A save that fails (a full disk) is reported, and neither stops the run nor touches an older checkpoint.
         """
         self.wait()
         target = self.folder / f"step_{state['step']:06d}"
-        written = dcp.async_save(training_tensors(policy, optimizer), checkpoint_id=target.with_suffix(".tmp"),
+        written = dcp.async_save(training_tensors(models), checkpoint_id=target.with_suffix(".tmp"),
                                  process_group=self.group)
         self.saving = threading.Thread(target=self._finish, args=(written, target, json.dumps(state)))
         self.saving.start()
@@ -119,9 +157,24 @@ class Checkpoints:
             raise found[0]
         return found[0]
 
-    def load(self, policy, optimizer, step: int):
+    def restore(self, models: dict, state: dict) -> bool:
+        """Models, optimizers and `state` of the newest checkpoint; False if there is none yet. Collective.
+
+        ValueError if its model or data are others than those of `state`.
+        """
+        saved = self.newest()
+        if saved is None:
+            return False
+        for key, what in (("model", "weights of --model"), ("data", "problems, --train_data or --val_data,")):
+            if saved[key] != state[key]:
+                raise ValueError(f"--resume {self.folder.parent}: the {what} are not those that the run began with")
+        self.load(models, saved["step"])
+        state |= saved
+        return True
+
+    def load(self, models: dict, step: int):
         """Into the live tensors, from any number of ranks to any other."""
-        dcp.load(training_tensors(policy, optimizer), checkpoint_id=self.folder / f"step_{step:06d}",
+        dcp.load(training_tensors(models), checkpoint_id=self.folder / f"step_{step:06d}",
                  process_group=self.group)
 
 

@@ -8,7 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
+from transformers.utils import logging
+
+logging.disable_progress_bar()  # a bar a weight file says nothing of the run
 
 
 class Sample(NamedTuple):
@@ -31,6 +34,45 @@ def eos_token_ids(model, tokenizer, trust_remote_code=False) -> list[int]:
         ids = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).eos_token_id
     ids = ids if isinstance(ids, list) else [ids]
     return sorted({i for i in ids + [tokenizer.eos_token_id] if i is not None})
+
+
+def load_tokenizer(cfg, vllm: bool):
+    """The model's tokenizer. ValueError, one line, for a model that cannot be read or would train wrongly."""
+    model, n_tokens = cfg.model, cfg.max_prompt_tokens + cfg.max_response_tokens
+    options = dict(trust_remote_code=cfg.trust_remote_code)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        config = AutoConfig.from_pretrained(model, **options).get_text_config()
+    except Exception as error:  # each kind of missing or broken file raises its own
+        raise ValueError(f"--model {model}: {error}") from None
+    limit = getattr(config, "max_position_embeddings", None)
+    scaled = [field for field in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+              if getattr(config, field, None) not in (None, 1)]
+    reason = None
+    if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
+        reason = "its tokenizer is empty; is tokenizer.json there?"
+    elif len(tokenizer) > config.vocab_size:
+        reason = f"the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}"
+    elif not eos_token_ids(model, tokenizer, cfg.trust_remote_code):
+        reason = "neither the tokenizer nor generation_config.json name an EOS token; no response would end"
+    elif scaled:
+        reason = f"{scaled[0]} is {getattr(config, scaled[0])}; the log-probs computed here would ignore it"
+    elif vllm and config.vocab_size - len(tokenizer) > 1024:
+        reason = (f"{config.vocab_size - len(tokenizer)} ids are past the tokenizer's {len(tokenizer)}, and vLLM can "
+                  "exclude 1,024: take --sampler hf, or cut the embedding")
+    elif limit and n_tokens > limit:
+        reason = f"{limit} positions, but --max_prompt_tokens + --max_response_tokens are {n_tokens}"
+    if reason:
+        raise ValueError(f"--model {model}: {reason}")
+    return tokenizer
+
+
+def make_sampler(cfg, tokenizer, device, dtype, vllm: bool):
+    if vllm:
+        return VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel, seed=cfg.seed,
+                           max_model_len=cfg.max_prompt_tokens + cfg.max_response_tokens,
+                           gpu_memory_utilization=cfg.gpu_memory_utilization, trust_remote_code=cfg.trust_remote_code)
+    return HFSampler(cfg.model, tokenizer, device=device, dtype=dtype, trust_remote_code=cfg.trust_remote_code)
 
 
 class HFSampler:

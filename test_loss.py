@@ -3,6 +3,7 @@
 Every expected value is a number worked out by hand, a law of the papers, or the output of `slow` below, which
 states each published loss and its derivative for one token at a time in plain Python floats.
 """
+import inspect
 import math
 import statistics
 from collections import Counter
@@ -17,8 +18,13 @@ import loss
 
 INF, NAN = float("inf"), float("nan")
 PPO_CLIP = dict(clip_ratio_low=0.2, clip_ratio_high=0.2)
-NAMES = ["pg", "grpo", "clip_higher", "clip_cov", "kl_cov", "entropy_bonus", "ref_kl", "top_entropy"]
-every_loss = pytest.mark.parametrize("name", NAMES)
+# the paper's values; a test that needs others says so
+SETTINGS = {"pg": {}, "grpo": PPO_CLIP, "clip_higher": dict(clip_ratio_low=0.2, clip_ratio_high=0.28),
+            "clip_cov": dict(clip_cov_ratio=2e-4, clip_cov_lb=1.0, clip_cov_ub=5.0, clip_ratio_low=1.0, clip_ratio_high=1.0),
+            "kl_cov": dict(kl_cov_ratio=2e-3, ppo_kl_coef=1.0), "entropy_bonus": dict(entropy_coeff=0.01, **PPO_CLIP),
+            "ref_kl": dict(kl_loss_coef=0.1, **PPO_CLIP),
+            "top_entropy": dict(top_entropy_ratio=0.2, keep="top", clip_ratio_low=0.2, clip_ratio_high=0.28)}
+every_loss = pytest.mark.parametrize("name", loss.LOSSES)
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
@@ -80,7 +86,7 @@ def to_set(mask):
 # ---------------------------------------------------------------------- the same from loss.py
 def fast(name, b, **settings):
     logprobs = b.logprobs.detach().clone().requires_grad_()
-    token_loss, stats = loss.LOSSES[name](logprobs, b.old, b.advantages, b.mask, **settings)
+    token_loss, stats = loss.LOSSES[name](logprobs, b.old, b.advantages, b.mask, **SETTINGS[name] | settings)
     value = loss.masked_mean(token_loss, b.mask)
     grad, = torch.autograd.grad(value, logprobs)
     return SimpleNamespace(value=value.item(), grad=grad, token_loss=token_loss.detach(), stats=stats)
@@ -114,12 +120,11 @@ def cast(b, dtype):
 
 
 def hyper(name, b):
-    """Settings under which a loss is deterministic and its selection acts on a small batch."""
-    return {"clip_cov": dict(clip_cov_ratio=0.9, clip_cov_lb=0.1, **PPO_CLIP),
-            "kl_cov": dict(kl_cov_ratio=0.2),
-            "entropy_bonus": dict(entropy=b.entropy, entropy_coeff=0.01),
-            "ref_kl": dict(ref_logprobs=b.ref, kl_loss_coef=0.1),
-            "top_entropy": dict(entropy=b.entropy)}.get(name, {})
+    """Settings under which a loss is deterministic and its selection acts on a small batch, and the tensors it asks for."""
+    names = inspect.signature(loss.LOSSES[name]).parameters
+    tensors = {key: x for key, x in (("entropy", b.entropy), ("ref_logprobs", b.ref)) if key in names}
+    small = {"clip_cov": dict(clip_cov_ratio=0.9, clip_cov_lb=0.1, **PPO_CLIP), "kl_cov": dict(kl_cov_ratio=0.2)}
+    return SETTINGS[name] | small.get(name, {}) | tensors
 
 
 def row(*values):
@@ -222,6 +227,63 @@ def test_reinforce_pp_whitens_over_all_tokens():
     close(shifted, loss.reinforce_pp_baseline_advantages(rewards, lengths))   # blind to a prompt's difficulty
 
 
+def slow_prime(q, rewards, lengths):
+    """The published arithmetic of PRIME, a response at a time: q [B][T], rewards [P][G] -> returns before whitening."""
+    returns, G = [], len(rewards[0])
+    for p, group in enumerate(rewards):
+        rows = range(p * G, (p + 1) * G)
+        means = [statistics.fmean(q[b][:lengths[b]]) for b in rows]
+        for b, r in zip(rows, group):
+            process = [G / (G - 1) * v - sum(means) / (G - 1) for v in q[b][:lengths[b]]]
+            total = [5 * v for v in process]
+            total[-1] += 5 * (r - (sum(group) - r) / (G - 1))                 # leave-one-out, at the last token
+            returns.append([sum(total[t:]) for t in range(lengths[b])])
+    return returns
+
+
+@seeds
+def test_prime_is_the_published_arithmetic(seed):
+    g = torch.Generator().manual_seed(seed)
+    q, lengths = torch.randn(8, 9, generator=g, dtype=torch.float64), torch.randint(1, 10, (8,), generator=g)
+    rewards = row(1.0, 0, 0, 1, 0, 1, 1, 1).view(2, 4)
+    mask = torch.arange(9) < lengths[:, None]
+    got = loss.prime_advantages(q, rewards, mask)
+    returns = slow_prime(q.tolist(), rewards.tolist(), lengths.tolist())
+    flat = [v for r in returns for v in r]
+    want = [(v - statistics.fmean(flat)) / statistics.stdev(flat) for v in flat]
+    torch.testing.assert_close(got[mask], row(*want)[0], rtol=0, atol=1e-5)
+    assert (got[~mask] == 0).all()
+    padded = torch.nn.functional.pad(torch.where(mask, q, NAN), (0, 4), value=INF)
+    wide = loss.prime_advantages(padded, rewards, torch.nn.functional.pad(mask, (0, 4)))
+    torch.testing.assert_close(wide[:, :9], got)
+    swapped = loss.prime_advantages(q[[4, 5, 6, 7, 0, 1, 2, 3]], rewards[[1, 0]], mask[[4, 5, 6, 7, 0, 1, 2, 3]])
+    torch.testing.assert_close(swapped[[4, 5, 6, 7, 0, 1, 2, 3]], got)        # the order of the prompts means nothing
+
+
+def test_prime_by_hand():
+    """One group of two: q = (0.2, 0.4) right and (-0.1) wrong. Means 0.3 and -0.1, so the process rewards are
+    2 q - 0.2 = (0.2, 0.6) and (-0.4); outcomes +1 and -1. Returns 5 (0.2 + 0.6 + 1), 5 (0.6 + 1), 5 (-0.4 - 1)."""
+    mask = torch.tensor([[True, True], [True, False]])
+    got = loss.prime_advantages(torch.tensor([[0.2, 0.4], [-0.1, 9.0]]).double(), row(1.0, 0.0), mask)
+    returns = [9.0, 8.0, -7.0]
+    want = [(v - 10 / 3) / statistics.stdev(returns) for v in returns]
+    assert got[mask].tolist() == pytest.approx(want, abs=1e-6) and got[1, 1] == 0
+
+
+def test_the_implicit_reward_model_learns_the_verdicts():
+    ref, mask = row(-1.0, -2.0, -0.5).repeat(2, 1), torch.tensor([[True, True, True], [True, True, False]])
+    prm = ref + torch.tensor([[1.0, 2.0, 3.0], [-4.0, 0.0, NAN]]).double()    # sums of q: 6 and -4
+    right, beta = torch.tensor([1.0, 0.0]), 0.05
+    want = -(math.log(1 / (1 + math.exp(-0.3))) + math.log(1 - 1 / (1 + math.exp(0.2)))) / 2
+    prm.requires_grad_()
+    value = loss.implicit_prm_loss(prm, ref, right, mask, beta=beta)
+    assert value.item() == pytest.approx(want)
+    grad, = torch.autograd.grad(value, prm)                                   # beta (sigmoid - right) / B on each token
+    assert grad[0].tolist() == pytest.approx([0.05 * (1 / (1 + math.exp(-0.3)) - 1) / 2] * 3)
+    assert grad[1].tolist() == pytest.approx([0.05 / (1 + math.exp(0.2)) / 2] * 2 + [0.0])
+    assert loss.implicit_prm_loss(ref, ref, right, mask, beta=beta).item() == pytest.approx(math.log(2))
+
+
 # ---------------------------------------------------------------------- the published algorithms, to 1e-6
 @seeds
 def test_losses_without_selection(seed):
@@ -302,7 +364,7 @@ def test_one_token_by_hand(name, ratio, adv, want, held):
     new = old + math.log(ratio)
     settings = hyper(name, SimpleNamespace(entropy=row(0.5, 9.0), ref=new + 1))
     if "cov" in name:
-        settings = dict(selected=torch.tensor([[False, True]]))
+        settings = SETTINGS[name] | dict(selected=torch.tensor([[False, True]]))
     mask = torch.tensor([[True, False]])
     token_loss, stats = loss.LOSSES[name](new, old, row(adv, adv), mask, **settings)
     assert token_loss[0].tolist() == [pytest.approx(want, abs=1e-12), 0.0]
@@ -365,6 +427,22 @@ def test_the_scope_and_the_default_quota_of_a_call():
     assert sum(fast("kl_cov", r, kl_cov_ratio=2e-4).stats["selected"].sum() for r in rows) == 8
 
 
+@pytest.mark.parametrize("name", loss.SELECT)
+def test_a_loss_alone_selects_what_its_select_does(name):
+    """On [B, T] and on the flat tokens that the trainer hands over: the same tokens, of the same draw."""
+    b = make_batch(T=40)
+    flat = map_batch(b, lambda x: x[b.mask])
+    settings = hyper(name, b) | ({"clip_cov_ratio": 0.02} if name == "clip_cov" else {})
+    seed = lambda: {"generator": torch.Generator().manual_seed(3)} if name == "clip_cov" else {}
+    alone = fast(name, b, **settings, **seed()).stats["selected"]
+    options = {key: settings[key] for key in inspect.signature(loss.SELECT[name]).parameters if key in settings}
+    whole = loss.SELECT[name](b.logprobs, b.old, b.advantages, b.mask, **options, **seed())
+    assert torch.equal(alone, whole) and alone.any() and (b.mask | ~alone).all()
+    if name != "clip_cov":                                                    # whose draw depends on the shape
+        options |= {"entropy": flat.entropy} if "entropy" in options else {}
+        assert torch.equal(loss.SELECT[name](flat.logprobs, flat.old, flat.advantages, flat.mask, **options), alone[b.mask])
+
+
 def test_clip_cov_band_is_open_and_limited_to_candidates():
     cov = row(1.0, 1.001, 3.0, 4.999, 5.0, 7.0, -2.0, 2.0, NAN)
     candidates = torch.tensor([[True] * 7 + [False, False]])
@@ -401,7 +479,8 @@ def test_clip_cov_selects_unlikely_wrong_tokens():
     g = torch.Generator().manual_seed(0)
     logprobs = 0.5 * torch.rand(100, 2000, generator=g, dtype=torch.float64).log()
     advantages, mask = row(1.0, -1.0).T.repeat(50, 2000), torch.ones(100, 2000, dtype=torch.bool)
-    selected = loss.clip_cov(logprobs, logprobs, advantages, mask, clip_cov_ratio=0.05)[1]["selected"]
+    settings = SETTINGS["clip_cov"] | dict(clip_cov_ratio=0.05)
+    selected = loss.clip_cov(logprobs, logprobs, advantages, mask, **settings)[1]["selected"]
     assert selected.double().mean().item() == pytest.approx((math.exp(-3) - math.exp(-11)) / 2, rel=0.05)
     assert (advantages[selected] < 0).all()
 
@@ -442,9 +521,9 @@ def test_micro_batches_sum_to_the_whole_when_selected_is_given(name, size):
         m, given = map_batch(b, lambda x: x[i:i + size]), {}
         if "selected" in whole.stats:
             given["selected"] = whole.stats["selected"][i:i + size]
-        if name == "top_entropy":
-            given["kept_fraction"] = whole.stats["selected"].sum().item() / n_tokens
-        got = fast(name, m, **hyper(name, m), **given)
+        if "selected_share" in inspect.signature(loss.LOSSES[name]).parameters:
+            given["selected_share"] = whole.stats["selected"].sum() / n_tokens
+        got = fast(name, m, **hyper(name, m) | given)
         share = m.mask.sum().item() / n_tokens
         value += got.value * share
         grads.append(got.grad * share)
@@ -534,60 +613,6 @@ def test_entropy_change_is_minus_eta_times_covariance():
         change = lambda eta: (entropy_of(z + eta * direction) - entropy_of(z)).item()
         error = [change(eta) + eta * covariance for eta in (0.01, 0.005)]
         assert abs(error[0]) < 0.05 * 0.01 * covariance and 3.8 < error[0] / error[1] < 4.2   # O(eta^2)
-
-
-def test_entropy_change_per_state():
-    """Against sums over the vocabulary in plain floats; the first order's error falls with the square of dz."""
-    g = torch.Generator().manual_seed(0)
-    before, dz = torch.randn(2, 5, 7, generator=g, dtype=torch.float64)
-    before[:, 6], y, A = -INF, torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1.5, -0.5, 2.0, -1.0, 0.0]).double()
-    errors = []
-    for eta in (0.02, 0.01):
-        got = loss.entropy_change(before, before + eta * dz, y, A)
-        for s in range(5):
-            p, q = [[math.exp(v) for v in z[s, :6].tolist()] for z in (before, before + eta * dz)]
-            p, q = [v / sum(p) for v in p], [v / sum(q) for v in q]
-            H = -sum(v * math.log(v) for v in p)
-            mean_dz = sum(v * eta * dz[s, a].item() for a, v in enumerate(p))
-            cov = sum(v * (math.log(v) + H) * (eta * dz[s, a].item() - mean_dz) for a, v in enumerate(p))
-            surprise = math.log(p[y[s]]) + H
-            want = {"exact": -sum(v * math.log(v) for v in q) - H, "first_order": -cov,
-                    "theorem_1": -surprise * p[y[s]] * A[s].item(), "theorem_2": -surprise * A[s].item()}
-            assert {name: got[name][s].item() for name in want} == pytest.approx(want, abs=1e-12)
-        errors.append((got["exact"] - got["first_order"]).abs())
-    assert ((errors[0] / errors[1] - 4).abs() < 0.5).all()
-
-
-def test_theorem_samples_are_unbiased():
-    """Weighted by the policy, the one-sample predictions are the covariances of Theorems 1 and 2."""
-    pi, A = row(0.5, 0.3, 0.2)[0], row(1.0, -0.5, -1.75)[0]                   # A averages to zero under pi
-    z = pi.log().expand(3, 3)
-    got = loss.entropy_change(z, z, torch.arange(3), A)
-    cov = lambda x, y: (pi * (x - pi @ x) * (y - pi @ y)).sum().item()
-    assert (pi @ got["theorem_1"]).item() == pytest.approx(-cov(pi.log(), pi * A))
-    assert (pi @ got["theorem_2"]).item() == pytest.approx(-cov(pi.log(), A))
-    assert got["exact"].abs().max() == 0 and got["first_order"].abs().max() == 0
-
-
-def test_response_cov_by_hand():
-    """Means -ln 2 and -ln 4, A = 1 and -1: pi A is 1/2 and -1/4, so Cov = (ln 2 / 2)(3 / 8). Equal log-probs: 0."""
-    logprobs, A = torch.tensor([[-math.log(2), -math.log(4)], [-1.0, -1.0]]), torch.tensor([[1.0, -1.0], [1.0, -1.0]])
-    assert loss.response_cov(logprobs, A).tolist() == pytest.approx([math.log(2) / 2 * 3 / 8, 0.0])
-    assert loss.response_cov(logprobs, -A)[0] < 0
-
-
-def test_quadrants_are_the_sign_table():
-    """They partition the tokens; Theorem 2 predicts a fall on likely right and unlikely wrong, a rise on the others."""
-    g = torch.Generator().manual_seed(1)
-    z, A = torch.randn(200, 6, generator=g), torch.randn(200, generator=g)
-    y = torch.multinomial(z.softmax(-1), 1, generator=g)[:, 0]
-    logprobs, entropy = loss.logprobs_and_entropy(z, y)
-    members = loss.quadrants(logprobs, entropy, A)
-    assert torch.stack(list(members.values())).sum(0).eq(1).all()
-    change = loss.entropy_change(z, z, y, A)["theorem_2"]
-    assert change[members["likely_right"] | members["unlikely_wrong"]].max() < 0
-    assert change[members["likely_wrong"] | members["unlikely_right"]].min() > 0
-    assert (logprobs[members["likely_right"]] > -entropy[members["likely_right"]]).all() and (A[members["unlikely_right"]] > 0).all()
 
 
 def test_tis_weights_undo_the_mismatch_and_stop_at_the_cap():

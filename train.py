@@ -391,7 +391,7 @@ def log_probs(run: Run, groups: list[list[Response]]) -> list[MiniBatch]:
     for mini in minis:
         for m, (logprobs, entropy) in zip(mini.batches, no_grad_pass(run.policy, mini.batches)):
             m.old_logprobs, m.entropy = logprobs, entropy
-        if run.ref_policy:
+        if "ref_logprobs" in inspect.signature(LOSSES[run.cfg.loss]).parameters:
             for m, (logprobs, _) in zip(mini.batches, no_grad_pass(run.ref_policy, mini.batches)):
                 m.ref_logprobs = logprobs
             run.ref_policy.reshard()

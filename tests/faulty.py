@@ -22,7 +22,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 from support import checkpoints
-from support import samplers as policy
+from support import run_folder, samplers
 import reward
 import train
 
@@ -88,7 +88,7 @@ def rank_main(folder: Path, options: list[str], rank: int, ranks: int, port: int
     sys.argv = ["train.py", *options]
     if fault:
         FAULTS[fault[0]](rank, *fault[1:])
-    train.main()
+    train.main(train.parse_args(sys.argv[1:], train.Config, train.PRESETS))
 
 
 # --- faults -----------------------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ def rank_main(folder: Path, options: list[str], rank: int, ranks: int, port: int
 
 def steps_logged() -> list[int]:
     """The steps that this process logs from now on."""
-    steps, write = [], train.Log.write
+    steps, write = [], train.RunFolder.write
 
     def noting(log, metrics, *rest):
         write(log, metrics, *rest)
         steps.append(metrics["step"])
 
-    train.Log.write = noting
+    train.RunFolder.write = noting
     return steps
 
 
@@ -112,8 +112,8 @@ def kill_self():
 
 
 PHASES = {"generate": (train, "generate"), "score": (train, "score"), "log-probs": (train, "no_grad_pass"),
-          "update": (train, "update"), "sync": (train, "hf_weights"), "evaluate": (train, "validate"),
-          "log": (train.Log, "append"), "save, tensors": (checkpoints.dcp, "async_save"),
+          "update": (train, "update"), "sync": (train, "hf_weights"), "evaluate": (train.Run, "validate"),
+          "log": (train.RunFolder, "append"), "save, tensors": (checkpoints.dcp, "async_save"),
           "save, manifest": (checkpoints.Checkpoints, "_finish")}
 
 
@@ -125,7 +125,7 @@ def kill_in(rank: int, phase: str, victim: int, after: int):
     def fatal(*args, **kwargs):
         if rank == victim and sum(step > 0 for step in steps) >= after:
             if phase == "log":  # half a line is out
-                with open(args[0].folder / args[1], "a") as f:
+                with open(args[0].path / args[1], "a") as f:
                     f.write(json.dumps(args[2][0])[:100])
             if phase == "save, tensors":  # while the writing thread is at it
                 function(*args, **kwargs)
@@ -154,7 +154,7 @@ def nan_loss(rank: int, updates: tuple[int, ...], victim: int = 0):
 
 def full_disk(rank: int, filler: str, first: int, last: int):
     """Not a byte is left on the disk that holds `filler`, between the metrics of step `first` - 1 and of step `last`."""
-    write, filler = train.Log.write, Path(filler)
+    write, filler = train.RunFolder.write, Path(filler)
 
     def filling(log, metrics, *rest):
         write(log, metrics, *rest)
@@ -168,7 +168,7 @@ def full_disk(rank: int, filler: str, first: int, last: int):
         if metrics["step"] == last:
             filler.unlink()
 
-    train.Log.write = filling
+    train.RunFolder.write = filling
 
 
 def strange_batches(rank: int):
@@ -178,7 +178,7 @@ def strange_batches(rank: int):
     def emptied(*args):
         rollouts = generate(*args)
         if len(steps) >= 3:
-            eos = policy.Sample([1], [-1.0], "stop")  # 1 is the EOS of tiny/base
+            eos = samplers.Sample([1], [-1.0], "stop")  # 1 is the EOS of tiny/base
             rollouts = [(problem, prompt, [eos if i % 2 else s for i, s in enumerate(samples)])
                         for problem, prompt, samples in rollouts]
         return rollouts
@@ -221,4 +221,4 @@ FAULTS = {function.__name__: function for function in
 if __name__ == "__main__":  # under torchrun: faulty.py '["kill_in", ...]' OPTIONS
     name, *arguments = json.loads(sys.argv.pop(1))
     FAULTS[name](int(os.environ["RANK"]), *arguments)
-    train.main()
+    train.main(train.parse_args(sys.argv[1:], train.Config, train.PRESETS))

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import train
-from loss import LOSSES
-from measure import Probe
-from policy import load_policy, micro_batches, no_grad_pass, over_all_ranks, start_distributed
+from loss import LOSSES, SELECT
+from support.batches import mini_batches, start_distributed
+from support.mechanism import Probe
 
 
 def responses(n_vocab: int):
@@ -24,8 +24,20 @@ def responses(n_vocab: int):
     g = torch.Generator().manual_seed(0)
     ids = lambda n: torch.randint(0, n_vocab, (n,), generator=g).numpy()
     shape = [(3, 9), (5, 2), (4, 17), (6, 1), (3, 12), (7, 5), (2, 8)]
-    return [SimpleNamespace(prompt=ids(s), tokens=ids(t), sampler_logprobs=np.zeros(t), advantage=a)
+    return [SimpleNamespace(prompt=ids(s), tokens=ids(t), sampler_logprobs=np.zeros(t), text="", reward=0.0,
+                            advantages=np.full(t, a, np.float32), score=SimpleNamespace(reward=float(a > 0)))
             for (s, t), a in zip(shape, [1.2, -0.7, 0.4, -1.1, 2.0, -0.3, 0.9])]
+
+
+def stub_run(cfg, policy, optimizer, device):
+    """What select() and update() need of a Run, at its first step."""
+    state = {"skipped_in_a_row": 0, "entropy_coeff": cfg.entropy_coeff}
+    return SimpleNamespace(cfg=cfg, policy=policy, models={"policy": (policy, optimizer)}, device=device, state=state,
+                           metrics={"step": 2})
+
+
+def mini_batch(rows, budget: int, device):
+    return mini_batches([rows], 1, budget, device)[0]
 
 
 def full(t):
@@ -46,8 +58,8 @@ class GradientAsStep(torch.optim.SGD):
 def main(model: str, out: str):
     device = start_distributed()
     tokenizer = AutoTokenizer.from_pretrained(model)
-    policy = load_policy(model, tokenizer, device).double()
-    ref_policy = load_policy(model, tokenizer, device).double()
+    cfg = train.Config(model=model)
+    policy, ref_policy = (train.load_policy(cfg, tokenizer, device).double() for _ in range(2))
     noise = torch.Generator().manual_seed(1)
     for p in ref_policy.parameters():  # a reference that differs from the policy
         whole = 0.05 * torch.randn(p.shape, generator=noise, dtype=torch.double)
@@ -56,14 +68,24 @@ def main(model: str, out: str):
     optimizer = GradientAsStep(policy.parameters(), lr=1.0)  # before a forward pass: the parameters are sharded
     rows = responses(len(tokenizer))
     results, probes = {}, {}
+
+    def record(key, cfg, mini):
+        train.update(stub_run(cfg, policy, optimizer, device), mini)
+        total = mini.sums["pg_loss"].clone()
+        dist.all_reduce(total)
+        results[key] = {"gradient": torch.cat([g.flatten() for g in optimizer.gradient]), "selected": mini.selected,
+                        "n": mini.n_tokens, "n_micro": len(mini.batches), "loss": total / mini.n_tokens}
+
     for budget in (1, 48, 10**6):  # one row a micro-batch; about two; all
         policy.reshard()
         policy.load_state_dict(old)
-        batches, N = micro_batches(rows, budget, device)
-        for m, (logprobs, entropy), (ref, _) in zip(batches, no_grad_pass(policy, batches), no_grad_pass(ref_policy, batches)):
+        mini = mini_batch(rows, budget, device)
+        batches = mini.batches
+        for m, (logprobs, entropy), (ref, _) in zip(batches, train.no_grad_pass(policy, batches),
+                                                    train.no_grad_pass(ref_policy, batches)):
             m.old_logprobs, m.entropy, m.ref_logprobs = logprobs, entropy, ref
-        tokens = {k: over_all_ranks([getattr(m, k) for m in batches], batches, N)
-                  for k in ("old_logprobs", "entropy", "advantages")}
+        mini.tokens = {k: mini.over_all_ranks([getattr(m, k) for m in batches])
+                       for k in ("old_logprobs", "entropy", "advantages")}
         probe = Probe(policy, [rows], n_first=3, n_states=27, budget=budget, device=device)
         for stage in ("on-policy", "moved"):
             if stage == "moved":  # as after an optimizer step: ratios are no longer 1, some are clipped
@@ -72,31 +94,19 @@ def main(model: str, out: str):
                 for p in policy.parameters():
                     whole = 0.03 * torch.randn(p.shape, generator=noise, dtype=torch.double)
                     add(p, whole)
-            now = over_all_ranks([lp for lp, _ in no_grad_pass(policy, batches)], batches, N)
+            mini.index = int(stage == "moved")  # the selection then takes the scores of the policy as it is
             for loss in LOSSES:
                 for selection in ("cov", "random") if loss in ("clip_cov", "kl_cov") else ("cov",):
                     cfg = train.Config(loss=loss, selection=selection, clip_cov_ratio=0.1, clip_cov_lb=0.0,
                                        clip_cov_ub=50.0, kl_cov_ratio=0.1, max_grad_norm=1e9)
-                    selects = loss in ("clip_cov", "kl_cov", "top_entropy")
-                    selected = train.select_tokens(cfg, now, tokens, seed=3) if selects else None
-                    stats = train.update(cfg, policy, optimizer, batches, N, selected)
-                    results[stage, loss, selection, budget] = {
-                        "gradient": torch.cat([g.flatten() for g in optimizer.gradient]),
-                        "selected": selected, "n": N, "n_micro": len(batches)}
-                    total = stats["pg_loss"].clone()
-                    dist.all_reduce(total)
-                    results[stage, loss, selection, budget]["loss"] = total / N
-        for selection in ("tis", "tis by hand"):  # the sampler's log-probs of these responses are 0, and the cap is 0.2
-            cfg = train.Config(loss="ref_kl", tis_cap=0.2 if selection == "tis" else None, max_grad_norm=1e9)
-            if selection == "tis by hand":
-                for m in batches:
-                    m.advantages = m.advantages * m.old_logprobs.exp().clamp(max=0.2)
-            stats = train.update(cfg, policy, optimizer, batches, N, None)
-            total = stats["pg_loss"].clone()
-            dist.all_reduce(total)
-            results["moved", "ref_kl", selection, budget] = {
-                "gradient": torch.cat([g.flatten() for g in optimizer.gradient]), "selected": None, "n": N,
-                "n_micro": len(batches), "loss": total / N}
+                    mini.selected = train.select(stub_run(cfg, policy, optimizer, device), mini)
+                    assert (mini.selected is not None) == (loss in SELECT)
+                    record((stage, loss, selection, budget), cfg, mini)
+        mini.selected = None
+        record(("moved", "ref_kl", "tis", budget), train.Config(loss="ref_kl", tis_cap=0.2, max_grad_norm=1e9), mini)
+        for m in batches:  # the sampler's log-probs of these responses are 0, and the cap is 0.2
+            m.advantages = m.advantages * m.old_logprobs.exp().clamp(max=0.2)
+        record(("moved", "ref_kl", "tis by hand", budget), train.Config(loss="ref_kl", max_grad_norm=1e9), mini)
         probes[budget] = probe.change("first")
     policy.reshard(), ref_policy.reshard()
     states = {name: {k.removeprefix("model."): full(v) for k, v in state.items()}  # every rank: full() is collective

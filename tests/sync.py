@@ -12,14 +12,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import train
-from gradients import responses
-from policy import HFSampler, VLLMSampler, hf_weights, load_policy, micro_batches, no_grad_pass, start_distributed
+from gradients import mini_batch, responses, stub_run
+from support.batches import start_distributed
+from support.samplers import HFSampler, VLLMSampler
 
 
 def main(path: str, kind: str):
     device = start_distributed()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    policy = load_policy(path, tokenizer, device)
+    cfg = train.Config(model=path, loss="grpo")
+    policy = train.load_policy(cfg, tokenizer, device)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, fused=True)
     sampler = (HFSampler(path, tokenizer, device=device, dtype=torch.float32) if kind == "hf" else
                VLLMSampler(path, tokenizer, dtype=torch.float32, max_model_len=128))
@@ -29,16 +31,16 @@ def main(path: str, kind: str):
 
     rows = responses(len(tokenizer))
     for _ in range(3):
-        batches, n_tokens = micro_batches(rows, 64, device)
-        for m, (m.old_logprobs, m.entropy) in zip(batches, no_grad_pass(policy, batches)):
+        mini = mini_batch(rows, 64, device)
+        for m, (m.old_logprobs, m.entropy) in zip(mini.batches, train.no_grad_pass(policy, mini.batches)):
             pass
-        train.update(train.Config(loss="grpo"), policy, optimizer, batches, n_tokens, None)
+        train.update(stub_run(cfg, policy, optimizer, device), mini)
     sampler.sleep()
     sampler.wake()
-    sampler.load(hf_weights(policy, torch.float32))
+    sampler.load(train.hf_weights(policy, torch.float32))
 
     trained = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    trained.load_state_dict(dict(hf_weights(policy, torch.float32)))
+    trained.load_state_dict(dict(train.hf_weights(policy, torch.float32)))
     after = sampler.generate(prompts, **greedy)
     sampled = sampler.generate(prompts, n=4, max_tokens=12, temperature=0.8, seed=1)
     assert before != after, "the step changed nothing"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import train
 from faulty import PHASES, ROOT, SMALL, finish, metrics, output, prepare, run, start
+from test_train import start_training
 
 STEPS = ["--max_steps", "5"]
 TARGET = ["--loss", "entropy_bonus", "--entropy_target", "0.4"]  # a coefficient that has to go on where it was
@@ -301,7 +303,8 @@ def test_verifiers_that_are_killed_cost_their_own_response_only(tmp_path, record
 def test_validation_waits_for_a_verdict_as_long_as_training_does(monkeypatch):
     """--score_timeout reaches both."""
     monkeypatch.setattr(train, "evaluate", lambda *_, **options: {"timeout": options["timeout"], "samples": []})
-    assert train.validate(train.Config(score_timeout=7.0), None, {"x": []}) == {"val/x/timeout": 7.0}
+    run = SimpleNamespace(cfg=train.Config(score_timeout=7.0), sampler=None, vals={"x": []})
+    assert train.Run.validate(run) == {"val/x/timeout": 7.0}
 
 
 # --- bad input --------------------------------------------------------------------------------------------
@@ -372,7 +375,7 @@ BAD_INPUT = {  # what is made, with the options that name it -> words of the one
     "resume of nothing": (lambda: ["--resume", "runs/none"], ("--resume", "runs/none")),
     "resume of a model": (lambda: ["--resume", "tiny/base"], ("--resume", "tiny/base")),
     "resume under another name": (lambda: ["--resume", "runs/none", "--name", "x"], ("--name",)),
-    "argparse's own": (lambda: ["--lr"], ("--lr",)),
+    "tyro's own": (lambda: ["--lr"], ("--lr",)),
 }
 
 
@@ -388,7 +391,7 @@ def test_bad_input_ends_with_one_line_and_code_2(case, tmp_path, monkeypatch, ca
     monkeypatch.setenv("WORLD_SIZE", world_size)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as exit_:
-        train.main()
+        start_training()
     lines = capfd.readouterr().err.strip().splitlines()
     assert exit_.value.code == 2 and len(lines) == 1, lines
     assert lines[0].startswith("train.py: error: ") and all(word in lines[0] for word in words), lines
@@ -441,7 +444,7 @@ def test_models_with_more_ids_than_the_tokenizer_and_eos_from_the_config_are_acc
         padded.resize_token_embeddings(27, mean_resizing=False)
         padded.save_pretrained(folder)
 
-    tokenizer = train.load_tokenizer(train.Config(model=model(change)[1]))
+    tokenizer = train.load_tokenizer(train.Config(model=model(change)[1]), vllm=False)
     assert tokenizer.eos_token_id is None and len(tokenizer) == 22
 
 
@@ -460,15 +463,15 @@ def test_remote_code_runs_only_when_asked_for(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr(sys, "argv", ["train.py", *model(with_code)])
     with pytest.raises(SystemExit) as exit_:
-        train.main()
+        start_training()
     lines = capfd.readouterr().err.strip().splitlines()
     assert exit_.value.code == 2 and len(lines) == 1 and "trust_remote_code" in lines[0], lines
     assert not (tmp_path / "ran").exists()
 
 
 def test_torch_load_and_pickle_are_not_called_on_files_without_weights_only():
-    for path in ("train.py", "measure.py", "policy.py", "support/checkpoints.py", "loss.py", "eval.py", "law.py", "reward.py", "support/answers.py", "support/sandbox.py", "support/options.py"):
-        text = (ROOT / path).read_text()
+    for path in (*ROOT.glob("*.py"), *ROOT.glob("support/*.py")):
+        text = path.read_text()
         assert text.count("torch.load(") == text.count("weights_only=True)"), path
         assert "trust_remote_code=True" not in text, path
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 import train
 from loss import LOSSES, masked_mean
-from policy import Policy
+from train import Policy
 
 TINY = str(ROOT / "tiny/base")
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -39,6 +39,15 @@ def run_training(tmp_path, *options, ranks: int = 1) -> list[dict]:
                           capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in open(tmp_path / "runs/run/metrics.jsonl")]
+
+
+def start_training():
+    """What `python train.py` does, in this process."""
+    try:
+        cfg = train.parse_args(sys.argv[1:], train.Config, train.PRESETS)
+    except ValueError as error:
+        train.refuse(error)
+    train.main(cfg)
 
 
 def without_times(metrics: list[dict]) -> list[dict]:
@@ -130,7 +139,7 @@ def test_probe_equals_plain_recomputation(gradients):
             exact.append(float(-(q * q.log()).sum() - H))
             dz = z_after[at] - z[at]
             first_order.append(float(-(pi * (pi.log() + H) * (dz - pi @ dz)).sum()))
-            theorem_2.append(float(-(pi[token].log() + H) * np.float32(r.advantage)))
+            theorem_2.append(float(-(pi[token].log() + H) * r.advantages[t]))
             visited.append(i < 3)
     exact, first_order, theorem_2, visited = map(np.array, (exact, first_order, theorem_2, visited))
     probe = saved["probes"][1]
@@ -158,7 +167,7 @@ def test_gradient_equals_plain_autograd(gradients, loss):
     ids = torch.zeros(len(rows), L, dtype=torch.long)
     for b, r in enumerate(rows):
         ids[b, :len(r.prompt) + len(r.tokens)] = torch.from_numpy(np.concatenate([r.prompt, r.tokens]))
-        mask[b, :len(r.tokens)], advantages[b, :len(r.tokens)] = True, torch.tensor(r.advantage, dtype=torch.float32)
+        mask[b, :len(r.tokens)], advantages[b, :len(r.tokens)] = True, torch.from_numpy(r.advantages)
 
     def logprobs_and_entropy(state):
         model = AutoModelForCausalLM.from_pretrained(TINY).double()
@@ -179,12 +188,12 @@ def test_gradient_equals_plain_autograd(gradients, loss):
         _, ref, _ = logprobs_and_entropy(saved["ref"])
     model, logprobs, entropy = logprobs_and_entropy(saved["state"])
     case = saved["results"]["moved", loss, "cov", 48]
-    options = train.loss_options(train.Config(loss=loss, clip_cov_ratio=0.1, kl_cov_ratio=0.1))
+    options = train.asked_for(LOSSES[loss], train.Config(loss=loss, clip_cov_ratio=0.1, kl_cov_ratio=0.1))
     if case["selected"] is not None:
         selected = torch.zeros_like(mask)
         selected[mask] = case["selected"]
         options["selected"] = selected
-    options |= {"entropy_bonus": {"entropy": entropy}, "top_entropy": {"entropy": old_entropy},
+    options |= {"entropy_bonus": {"entropy": entropy}, "top_entropy": {"entropy": entropy},
                 "ref_kl": {"ref_logprobs": ref}}.get(loss, {})
     token_loss, _ = LOSSES[loss](logprobs, old, advantages, mask, **options)
     masked_mean(token_loss, mask).backward()
@@ -267,7 +276,7 @@ def test_gradient_checkpointing_changes_memory_not_results(tmp_path):
     runs = []
     for name in ("false", "true"):
         (tmp_path / name).mkdir()
-        runs.append(run_training(tmp_path / name, "--grad_checkpointing", name, "--max_steps", "1", "--loss", "ref_kl"))
+        runs.append(run_training(tmp_path / name, "--grad_checkpointing" if name == "true" else "--no-grad_checkpointing", "--max_steps", "1", "--loss", "ref_kl"))
     assert runs[0][1]["actor/grad_norm"] == pytest.approx(runs[1][1]["actor/grad_norm"], rel=1e-4)
     assert runs[0][1]["actor/entropy"] == pytest.approx(runs[1][1]["actor/entropy"], rel=1e-6)
 
@@ -334,7 +343,7 @@ BAD_OPTIONS = {
     "group of one": (["--group_size", "1"], "--group_size"),
     "percent for a fraction": (["--model", "tiny", "--kl_cov_ratio", "0.2"], "0.002"),
     "random without a cov method": (["--selection", "random"], "--selection"),
-    "clip of a loss without one": (["--loss", "kl_cov", "--clip_ratio_low", "0.2"], "--clip_ratio_low"),
+    "clip of a loss without one": (["--loss", "kl_cov", "--clip_ratio_low", "0.3"], "--clip_ratio_low"),
     "run name leaves runs/": (["--name", "..", "--overwrite"], "--name"),
     "not a boolean": (["--overwrite", "yes"], "overwrite"),
     "greedy, several samples": (["--val_temperature", "0"], "--val_samples"),
@@ -355,7 +364,7 @@ def test_bad_options_end_with_one_line_and_code_2(case, tmp_path, monkeypatch, c
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(train, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
     with pytest.raises(SystemExit) as exit_:
-        train.main()
+        start_training()
     lines = capsys.readouterr().err.strip().splitlines()
     assert exit_.value.code == 2 and len(lines) == 1 and word in lines[0], lines
     assert not (tmp_path / "runs").exists()
@@ -368,7 +377,7 @@ def test_a_row_without_an_answer_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py", "--train_data", str(data)])
     with pytest.raises(SystemExit) as exit_:
-        train.main()
+        start_training()
     lines = capsys.readouterr().err.strip().splitlines()
     assert exit_.value.code == 2 and len(lines) == 1, lines
     assert "data.jsonl" in lines[0] and "2" in lines[0] and "answer" in lines[0]

@@ -1,4 +1,4 @@
-"""measure.py, and the controls of train.py that act on what it measures."""
+"""support/mechanism.py, and the controls of train.py that act on what it measures."""
 
 import json
 import math
@@ -15,8 +15,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "tests"))
 import train
-from loss import grpo_advantages
-from measure import agreement, response_metrics, selected_metrics, selected_rows, token_metrics
+from loss import grpo_advantages, logprobs_and_entropy
+from support.batches import MiniBatch
+from support.mechanism import (agreement, entropy_change, quadrants, response_cov, response_metrics, selected_metrics,
+                               selected_rows, token_metrics)
 from test_train import TINY, run_training
 
 
@@ -51,7 +53,7 @@ def test_sampler_mismatch_by_hand():
 
 def groups_of(rewards, lengths):
     advantages = grpo_advantages(torch.tensor(rewards)).tolist()
-    return [[SimpleNamespace(tokens=np.arange(n) % 10 + 2, advantage=a, score=SimpleNamespace(status="right" if r else "wrong"))
+    return [[SimpleNamespace(tokens=np.arange(n) % 10 + 2, advantages=np.full(n, a, np.float32), score=SimpleNamespace(status="right" if r else "wrong"))
              for r, a, n in zip(*group)] for group in zip(rewards, advantages, lengths)]
 
 
@@ -62,7 +64,7 @@ def test_response_covariance_per_accuracy():
     tokens = tokens_of(sum(map(sum, lengths)))
     got, covs, start = response_metrics(groups, tokens), [], 0
     for group in groups:
-        x, A = [], [r.advantage for r in group]
+        x, A = [], [float(r.advantages[0]) for r in group]
         for r in group:
             x.append(float(tokens["old_logprobs"][start:start + len(r.tokens)].mean()))
             start += len(r.tokens)
@@ -78,18 +80,23 @@ def test_selected_rows_point_at_the_selected_tokens():
     tokens, selected = tokens_of(14), torch.zeros(14, dtype=torch.bool)
     selected[[0, 7, 13]] = True                                 # (0, 0, 0), (0, 1, 4), (1, 1, 1)
     dropped = groups_of([[1.0, 1.0]], [[2, 2]])                 # the first group sampled: all right
-    rows = selected_rows(tokenizer, dropped + groups, groups, selected, tokens)
+    minis = [MiniBatch(groups[:1], [], 8, 0, {k: v[:8] for k, v in tokens.items()}, selected[:8]),
+             MiniBatch(groups[1:], [], 6, 1, {k: v[8:] for k, v in tokens.items()}, selected[8:], selected[8:] & False)]
+    rows = selected_rows(tokenizer, dropped + groups, minis)
     assert [(r["group"], r["response"], r["position"], r["length"]) for r in rows] == [(1, 0, 0, 3), (1, 1, 4, 5), (2, 1, 1, 2)]
     assert rows[1]["token"] == tokenizer.decode([6]) and rows[1]["before"] == tokenizer.decode([2, 3, 4, 5])
     assert rows[1]["prob"] == pytest.approx(float(tokens["old_logprobs"][7].exp()))
     likely = float(tokens["old_logprobs"][7]) > -float(tokens["entropy"][7])
     right = float(tokens["advantages"][7]) > 0
     assert rows[1]["quadrant"] == f"{'likely' if likely else 'unlikely'}_{'right' if right else 'wrong'}"
-    metrics = selected_metrics(selected, tokens)
+    metrics = selected_metrics(minis)
+    assert metrics["cov/overlap"] == 0
     for name in ("likely_right", "likely_wrong", "unlikely_right", "unlikely_wrong"):
         assert metrics[f"selected/{name}"] == pytest.approx(sum(r["quadrant"] == name for r in rows) / 3)
     assert metrics["selected/prob"] == pytest.approx(sum(r["prob"] for r in rows) / 3)
-    assert selected_metrics(selected & False, tokens) == {}
+    for mini in minis:
+        mini.selected = mini.selected & False
+    assert selected_metrics(minis) == {} and selected_metrics([]) == {}
 
 
 def test_agreement_of_known_relations():
@@ -102,6 +109,63 @@ def test_agreement_of_known_relations():
     assert fit["slope"] == pytest.approx(slope)
     assert fit["explained"] == pytest.approx(1 - float(((x + noise - slope * x) ** 2).sum() / ((x + noise) ** 2).sum()))
     assert agreement(x, 0 * x) == {} and agreement(0 * x, x) == {}
+
+
+# --- the theory ---------------------------------------------------------------------------------------------
+
+
+def test_entropy_change_per_state():
+    """Against sums over the vocabulary in plain floats; the first order's error falls with the square of dz."""
+    g = torch.Generator().manual_seed(0)
+    before, dz = torch.randn(2, 5, 7, generator=g, dtype=torch.float64)
+    before[:, 6], y, A = -math.inf, torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1.5, -0.5, 2.0, -1.0, 0.0]).double()
+    errors = []
+    for eta in (0.02, 0.01):
+        got = entropy_change(before, before + eta * dz, y, A)
+        for s in range(5):
+            p, q = [[math.exp(v) for v in z[s, :6].tolist()] for z in (before, before + eta * dz)]
+            p, q = [v / sum(p) for v in p], [v / sum(q) for v in q]
+            H = -sum(v * math.log(v) for v in p)
+            mean_dz = sum(v * eta * dz[s, a].item() for a, v in enumerate(p))
+            cov = sum(v * (math.log(v) + H) * (eta * dz[s, a].item() - mean_dz) for a, v in enumerate(p))
+            surprise = math.log(p[y[s]]) + H
+            want = {"exact": -sum(v * math.log(v) for v in q) - H, "first_order": -cov,
+                    "theorem_1": -surprise * p[y[s]] * A[s].item(), "theorem_2": -surprise * A[s].item()}
+            assert {name: got[name][s].item() for name in want} == pytest.approx(want, abs=1e-12)
+        errors.append((got["exact"] - got["first_order"]).abs())
+    assert ((errors[0] / errors[1] - 4).abs() < 0.5).all()
+
+
+def test_theorem_samples_are_unbiased():
+    """Weighted by the policy, the one-sample predictions are the covariances of Theorems 1 and 2."""
+    pi, A = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([1.0, -0.5, -1.75]).double()                   # A averages to zero under pi
+    z = pi.log().expand(3, 3)
+    got = entropy_change(z, z, torch.arange(3), A)
+    cov = lambda x, y: (pi * (x - pi @ x) * (y - pi @ y)).sum().item()
+    assert (pi @ got["theorem_1"]).item() == pytest.approx(-cov(pi.log(), pi * A))
+    assert (pi @ got["theorem_2"]).item() == pytest.approx(-cov(pi.log(), A))
+    assert got["exact"].abs().max() == 0 and got["first_order"].abs().max() == 0
+
+
+def test_response_cov_by_hand():
+    """Means -ln 2 and -ln 4, A = 1 and -1: pi A is 1/2 and -1/4, so Cov = (ln 2 / 2)(3 / 8). Equal log-probs: 0."""
+    logprobs, A = torch.tensor([[-math.log(2), -math.log(4)], [-1.0, -1.0]]), torch.tensor([[1.0, -1.0], [1.0, -1.0]])
+    assert response_cov(logprobs, A).tolist() == pytest.approx([math.log(2) / 2 * 3 / 8, 0.0])
+    assert response_cov(logprobs, -A)[0] < 0
+
+
+def test_quadrants_are_the_sign_table():
+    """They partition the tokens; Theorem 2 predicts a fall on likely right and unlikely wrong, a rise on the others."""
+    g = torch.Generator().manual_seed(1)
+    z, A = torch.randn(200, 6, generator=g), torch.randn(200, generator=g)
+    y = torch.multinomial(z.softmax(-1), 1, generator=g)[:, 0]
+    logprobs, entropy = logprobs_and_entropy(z, y)
+    members = quadrants(logprobs, entropy, A)
+    assert torch.stack(list(members.values())).sum(0).eq(1).all()
+    change = entropy_change(z, z, y, A)["theorem_2"]
+    assert change[members["likely_right"] | members["unlikely_wrong"]].max() < 0
+    assert change[members["likely_wrong"] | members["unlikely_right"]].min() > 0
+    assert (logprobs[members["likely_right"]] > -entropy[members["likely_right"]]).all() and (A[members["unlikely_right"]] > 0).all()
 
 
 # --- in a run ---------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ class Run:
 
     def __init__(self, cfg: Config):
         check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
-        self.cfg, self.probe, self.stopping, vllm = cfg, None, [], uses_vllm(cfg)
+        self.cfg, self.probe, self.signals, self.stopped, vllm = cfg, None, [], False, uses_vllm(cfg)
         self.targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
         self.tokenizer = load_tokenizer(cfg, vllm)
         problems, self.vals = reward.load_data(cfg.train_data, cfg.val_data, self.tokenizer, cfg.max_prompt_tokens)
@@ -250,7 +250,7 @@ class Run:
             self.sampler.load(self.weights())
         else:
             self.folder.write({"step": 0, **self.validate()})
-        signal.signal(signal.SIGTERM, lambda *_: self.stopping.append(True))  # at any moment: it only takes note
+        signal.signal(signal.SIGTERM, lambda *_: self.signals.append(True))  # at any moment: it only takes note
 
     def steps(self):
         """To max_steps, or to the end of the step in which SIGTERM came to any rank."""
@@ -258,8 +258,10 @@ class Run:
         for step in range(self.state["step"] + 1, self.cfg.max_steps + 1):
             self.metrics, self.started = {"step": step}, time.perf_counter()
             self.evaluates = step == self.cfg.max_steps or step % every == 0
+            for (_, optimizer), lr in zip(self.models.values(), (self.cfg.lr, self.cfg.prm_lr)):
+                optimizer.param_groups[0]["lr"] = lr * min(1.0, step / max(1, self.cfg.warmup_steps))
             yield step
-            if self.stopping:
+            if self.stopped:
                 return
 
     def validate(self) -> dict[str, float]:
@@ -272,7 +274,7 @@ class Run:
         return metrics
 
 def shuffled_epochs(problems: list[dict], seed: int):
-    """An endless stream of problems; after n of them, its whole state is n."""
+    """Endless; after n problems, its whole state is n."""
     for epoch in itertools.count():
         for i in np.random.default_rng([seed, epoch]).permutation(len(problems)):
             yield problems[i]
@@ -353,14 +355,15 @@ def prime(run: Run, groups: list[list[Response]], lengths: Tensor) -> Tensor:
 
     q = log pi_prm - log pi_ref of each token; the update comes before q is read off ("before" in the published code).
     """
-    cfg, (prm, optimizer), losses, parts = run.cfg, run.models["prm"], [], []
+    cfg, (prm, optimizer), loss, parts = run.cfg, run.models["prm"], torch.zeros((), device=run.device), []
     minis = mini_batches(groups, cfg.mini_batch_prompts, cfg.micro_batch_tokens, run.device)
     for mini in minis:
         def cross_entropy(m):
             logprobs, _ = prm(m.input_ids, m.prompt_lengths, m.targets, m.mask)
-            loss = implicit_prm_loss(logprobs, m.ref_logprobs, m.right, m.mask, beta=cfg.prm_beta)
-            losses.append(loss * m.mask.any(1).sum() / (len(mini.groups) * cfg.group_size))  # its share of the responses
-            return losses[-1]
+            share = m.mask.any(1).sum() / (len(mini.groups) * cfg.group_size)  # of the mini-batch's responses
+            part = share * implicit_prm_loss(logprobs, m.ref_logprobs, m.right, m.mask, beta=cfg.prm_beta)
+            loss.add_(part.detach() / len(minis))
+            return part
         for m, (ref_logprobs, _) in zip(mini.batches, no_grad_pass(run.ref_policy, mini.batches)):
             m.ref_logprobs = ref_logprobs
         optimizer_step(prm, optimizer, mini, cross_entropy, cfg.max_grad_norm)
@@ -368,7 +371,6 @@ def prime(run: Run, groups: list[list[Response]], lengths: Tensor) -> Tensor:
         passes = zip(mini.batches, no_grad_pass(prm, mini.batches))
         parts.append(mini.over_all_ranks([logprobs - m.ref_logprobs for m, (logprobs, _) in passes]).cpu())
     run.ref_policy.reshard()
-    loss = torch.stack(losses).detach().sum() / len(minis)
     dist.all_reduce(loss)
 
     q = nn.utils.rnn.pad_sequence(torch.cat(parts).split(lengths.tolist()), batch_first=True)    # [B, T]
@@ -399,15 +401,12 @@ def log_probs(run: Run, groups: list[list[Response]]) -> list[MiniBatch]:
             mini.tokens[name] = mini.over_all_ranks([getattr(m, name) for m in mini.batches])
     return minis
 
-def schedule(run: Run):
-    """Learning rates of the step; with --entropy_target the weight of the entropy bonus, by an integral controller."""
-    cfg, step = run.cfg, run.metrics["step"]
-    for (_, optimizer), lr in zip(run.models.values(), (cfg.lr, cfg.prm_lr)):
-        optimizer.param_groups[0]["lr"] = lr * min(1.0, step / max(1, cfg.warmup_steps))
+def follow_entropy_target(run: Run):
+    """--entropy_target: the weight of the entropy bonus, by an integral controller."""
     if run.targets and "actor/entropy" in run.metrics:
-        gap = run.targets[min(step, len(run.targets)) - 1] - run.metrics["actor/entropy"]
+        gap = run.targets[min(run.metrics["step"], len(run.targets)) - 1] - run.metrics["actor/entropy"]
         if math.isfinite(gap):
-            run.state["entropy_coeff"] = max(0.0, run.state["entropy_coeff"] + cfg.entropy_gain * gap)
+            run.state["entropy_coeff"] = max(0.0, run.state["entropy_coeff"] + run.cfg.entropy_gain * gap)
 
 # === 4. Update: select tokens, then an optimizer step on one mini-batch of all ranks ==========================
 
@@ -499,9 +498,9 @@ def main(cfg: Config):
         set_advantages(run, groups)
         minis = log_probs(run, groups)
         measure_groups(run, groups, minis)
+        follow_entropy_target(run)
 
         # ==== 4. update: one optimizer step on each mini-batch, on the tokens of all ranks ====================
-        schedule(run)
         for mini in minis:
             mini.selected = select(run, mini)
             update(run, mini)

@@ -41,6 +41,7 @@ from loss import logprobs_and_entropy, token_cov
 from support.batches import micro_batches, over_all_ranks
 
 
+MAX_ROWS = 1000                 # of a file in selected/
 seconds: dict[str, float] = {}  # of the current step, by phase
 
 
@@ -183,14 +184,12 @@ def selected_metrics(minis: list) -> dict[str, float]:
 def selected_rows(tokenizer, sampled: list[list], minis: list) -> list[dict] | None:
     """One row a selected token: what it is, where it stands, what the rollout's policy thought of it.
 
-    cov is centred on the step; the selection centres on its mini-batch, under the policy of that moment.
-    None where nothing is selected, or more than a list to read: a tenth of the tokens (top_entropy).
+    cov is centred on the step; the selection centres on its mini-batch, under the policy of that moment. At most
+    MAX_ROWS, the first ones; None where nothing is selected.
     """
     if not minis or minis[0].selected is None:
         return None
     selected, tokens = torch.cat([mini.selected for mini in minis]), joined(minis)
-    if selected.float().mean() > 0.1:
-        return None
     cov = token_cov(tokens["old_logprobs"], tokens["advantages"], torch.ones_like(selected))[selected].tolist()
     chosen = {name: value[selected].cpu() for name, value in tokens.items()}
     members = quadrants(chosen["old_logprobs"], chosen["entropy"], chosen["advantages"])
@@ -198,7 +197,7 @@ def selected_rows(tokenizer, sampled: list[list], minis: list) -> list[dict] | N
     responses = [(place[id(group)], i, r.tokens) for mini in minis for group in mini.groups for i, r in enumerate(group)]
     starts = np.cumsum([0] + [len(ids) for _, _, ids in responses])
     rows = []
-    for k, n in enumerate(selected.nonzero()[:, 0].tolist()):
+    for k, n in enumerate(selected.nonzero()[:MAX_ROWS, 0].tolist()):
         which = int(np.searchsorted(starts, n, side="right")) - 1
         g, i, ids = responses[which]
         t = int(n - starts[which])

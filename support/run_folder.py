@@ -147,9 +147,8 @@ def finish_step(run, minis: list):
     seconds.clear()
     run.folder.write(run.metrics, run.sampled if due(cfg.samples_every) else None, rows)
     run.state["step"] = step
-    if any_rank(bool(run.stopping), run.device):
-        run.stopping.append(True)  # on every rank
-    if run.stopping or due(cfg.checkpoint_every) or cfg.checkpoint_every and step == cfg.max_steps:
+    run.stopped = any_rank(bool(run.signals), run.device)
+    if run.stopped or due(cfg.checkpoint_every) or cfg.checkpoint_every and step == cfg.max_steps:
         run.checkpoints.save(run.models, run.state)
     if due(cfg.save_every) and step < cfg.max_steps:
         export(run)
@@ -164,13 +163,13 @@ def export(run) -> Path | None:
 def finish(run):
     """Export, unless a signal ended the run; exit code 1 if that failed."""
     run.checkpoints.wait()
-    exported = None if run.stopping else export(run)
-    if run.stopping:
+    exported = None if run.stopped else export(run)
+    if run.stopped:
         run.folder.say(f"SIGTERM: stopped after step {run.state['step']}; train.py --resume {run.folder.path} goes on")
     run.folder.close(exported)
     dist.barrier()
     run.sampler.close()  # vLLM ends the default process group with its own
     if dist.is_initialized():
         dist.destroy_process_group()
-    if not exported and not run.stopping:
+    if not exported and not run.stopped:
         sys.exit(1)

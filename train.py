@@ -16,46 +16,46 @@ from typing import Literal
 
 from support.options import Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, uses_vllm
 
-# === Settings. The defaults are the embedded run; in brackets the paper's value (7B; 32B where it differs) ====
+# === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
 
 @dataclass
 class Config(Bookkeeping):
     seed: int = 1  # of everything that is drawn
     # model and data
-    model: str = "tiny/base"  # path or hub name (Qwen2.5-7B; 32B)
+    model: str = "tiny/base"  # path or hub name (paper: Qwen2.5-7B; 32B)
     train_data: str = "tiny/train.jsonl"  # jsonl or hub id (DAPO-Math-17k)
     val_data: str = "tiny/val.jsonl"  # several: comma-separated
-    max_prompt_tokens: int = 32  # longer prompts are left out, and counted (2048)
-    max_response_tokens: int = 56  # (8192)
+    max_prompt_tokens: int = 32  # longer prompts are left out, and counted (paper: 2048)
+    max_response_tokens: int = 56  # longer responses are cut (paper: 8192)
     # generate
-    prompts_per_step: int = 32  # (256)
-    group_size: int = 16  # responses a prompt (8)
-    max_gen_rounds: int = 4  # of dynamic sampling (10)
+    prompts_per_step: int = 32  # prompts a rollout (paper: 256)
+    group_size: int = 16  # responses a prompt (paper: 8)
+    max_gen_rounds: int = 4  # of dynamic sampling (paper: 10)
     min_accuracy: float = 0.0  # a group is kept from this share of right responses on, unless all are wrong ...
     max_accuracy: float = 1.0  # ... up to this one, unless all are right (PRIME: 0.2 to 0.8)
-    temperature: float = 1.0  # of sampling, log-probs and entropy alike (1)
-    sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (vllm)
-    tensor_parallel: int = 1  # ranks that share one vLLM engine (2)
+    temperature: float = 1.0  # of sampling, log-probs and entropy alike (paper: 1)
+    sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (paper: vllm)
+    tensor_parallel: int = 1  # ranks that share one vLLM engine (paper: 2)
     gpu_memory_utilization: float = 0.6  # vLLM's share of a GPU, beside the trainer; it sleeps while the model trains
     # score
     advantage: Literal["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "prime"] = "grpo"  # baseline of a response
-    prm_lr: float = 3e-4  # prime: learning rate of its reward model (1e-6)
-    prm_beta: float = 0.05  # prime: weight of sum q in its cross entropy (0.05)
+    prm_lr: float = 3e-4  # prime: learning rate of its reward model (paper: 1e-6)
+    prm_beta: float = 0.05  # prime: weight of sum q in its cross entropy (paper: 0.05)
     overlong_buffer: int = 0  # tokens before the limit that cost reward (DAPO); 0: off
     # loss
     loss: Literal["pg", "grpo", "clip_higher", "clip_cov", "kl_cov", "entropy_bonus", "ref_kl",
                   "top_entropy"] = "grpo"  # a function of loss.py
-    clip_ratio_low: float = 0.2  # PPO's clip, downwards (0.2; clip_cov 1)
-    clip_ratio_high: float = 0.2  # and upwards (0.2; clip_higher 0.28; clip_cov 1)
-    clip_cov_ratio: float = 0.01  # fraction of the tokens that clip_cov drops (2e-4)
-    clip_cov_lb: float = 1.0  # of those with a covariance above it (1)
-    clip_cov_ub: float = 5.0  # and below it (5)
-    kl_cov_ratio: float = 0.05  # fraction of the tokens that kl_cov pulls back (2e-3; 2e-4)
-    ppo_kl_coef: float = 1.0  # kl_cov: how hard (1)
-    entropy_coeff: float = 0.01  # entropy_bonus: weight (1e-4 to 1e-2, Fig. 9)
+    clip_ratio_low: float = 0.2  # PPO's clip, downwards (paper: 0.2; clip_cov 1)
+    clip_ratio_high: float = 0.2  # and upwards (paper: 0.2; clip_higher 0.28; clip_cov 1)
+    clip_cov_ratio: float = 0.01  # fraction of the tokens that clip_cov drops (paper: 2e-4)
+    clip_cov_lb: float = 1.0  # of those with a covariance above it (paper: 1)
+    clip_cov_ub: float = 5.0  # and below it (paper: 5)
+    kl_cov_ratio: float = 0.05  # fraction of the tokens that kl_cov pulls back (paper: 2e-3; 2e-4)
+    ppo_kl_coef: float = 1.0  # kl_cov: how hard (paper: 1)
+    entropy_coeff: float = 0.01  # entropy_bonus: weight (paper: 1e-4 to 1e-2, Fig. 9)
     entropy_target: str | None = None  # entropy_bonus: nats, or a metrics.jsonl whose entropy it shall follow
     entropy_gain: float = 0.03  # added to entropy_coeff for each nat below the target, every step
-    kl_loss_coef: float = 0.01  # ref_kl: weight (1e-3 to 1e-1, Fig. 10)
+    kl_loss_coef: float = 0.01  # ref_kl: weight (paper: 1e-3 to 1e-1, Fig. 10)
     top_entropy_ratio: float = 0.2  # top_entropy: fraction of the tokens that is trained on (Wang et al.: 0.2)
     keep: Literal["top", "bottom"] = "top"  # top_entropy: bottom trains on the others, as a control
     cov_scope: Literal["mini", "micro"] = "mini"  # select over the mini-batch of all ranks; micro: as the published code
@@ -63,18 +63,18 @@ class Config(Bookkeeping):
     selection: Literal["cov", "random"] = "cov"  # random: the same count, by chance (control)
     tis_cap: float | None = None  # cap of the sampler's importance weights; None: weight 1
     # update
-    mini_batch_prompts: int = 4  # prompts an optimizer step (32)
-    micro_batch_tokens: int = 1536  # padded tokens a forward pass (20480 to 30720)
-    lr: float = 1.5e-4  # (5e-7; 1e-6)
-    warmup_steps: int = 5  # linear, then constant (0)
-    weight_decay: float = 0.0  # (0)
-    max_grad_norm: float = 1.0  # (1)
+    mini_batch_prompts: int = 4  # prompts an optimizer step (paper: 32)
+    micro_batch_tokens: int = 1536  # padded tokens a forward pass (paper: 20480 to 30720)
+    lr: float = 1.5e-4  # learning rate of AdamW (paper: 5e-7; 1e-6)
+    warmup_steps: int = 5  # linear, then constant (paper: 0)
+    weight_decay: float = 0.0  # of AdamW (paper: 0)
+    max_grad_norm: float = 1.0  # longer gradients are clipped (paper: 1)
     grad_checkpointing: bool = False  # recompute decoder layers in backward
-    max_steps: int = 150  # rollouts (about 300)
+    max_steps: int = 150  # rollouts (paper: about 300)
     # evaluate
-    eval_every: int = 10  # steps; 0: only before and after (4)
+    eval_every: int = 10  # steps; 0: only before and after (paper: 4)
     val_samples: int = 2  # responses a problem
-    val_temperature: float = 1.0  # (0 or 0.6)
+    val_temperature: float = 1.0  # of validation samples; 0: greedy (paper: 0 or 0.6)
 
 # what a loss, an advantage or --preset changes; "7b clip_cov": the loss under the preset
 PRESETS = {
@@ -108,7 +108,6 @@ import os
 import signal
 import time
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -124,7 +123,7 @@ from loss import (ADVANTAGES, LOSSES, SELECT, implicit_prm_loss, logprobs_and_en
                   tis_weights)
 from support.batches import (MiniBatch, Response, any_rank, derive_seed, make_response, mini_batches,
                              start_distributed)
-from support.checkpoints import Checkpoints, digest, fingerprint, last_line
+from support.checkpoints import Checkpoints, digest, fingerprint, last_line, shuffled_epochs
 from support.mechanism import measure_groups, measure_update, rollout_metrics, timed
 from support.run_folder import RunFolder, finish, finish_step
 from support.samplers import load_tokenizer, make_sampler
@@ -272,12 +271,6 @@ class Run:
                               timeout=cfg.score_timeout)
             metrics |= {f"val/{name}/{key}": value for key, value in result.items() if key != "samples"}
         return metrics
-
-def shuffled_epochs(problems: list[dict], seed: int):
-    """Endless; after n problems, its whole state is n."""
-    for epoch in itertools.count():
-        for i in np.random.default_rng([seed, epoch]).permutation(len(problems)):
-            yield problems[i]
 
 # === 1. and 2. Rollout: responses, verdicts, groups ===========================================================
 

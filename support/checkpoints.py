@@ -1,11 +1,13 @@
 """Checkpoints: all that a run needs to go on as if it had never stopped."""
 
 import hashlib
+import itertools
 import json
 import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -35,6 +37,13 @@ def digest(problems) -> str:
     for problem in problems:
         sha.update(json.dumps(problem, default=str).encode())
     return sha.hexdigest()
+
+
+def shuffled_epochs(problems: list[dict], seed: int):
+    """Endless; after n problems, its whole state is n."""
+    for epoch in itertools.count():
+        for i in np.random.default_rng([seed, epoch]).permutation(len(problems)):
+            yield problems[i]
 
 
 def training_tensors(models: dict) -> dict:

@@ -36,7 +36,7 @@ class Bookkeeping:
     probe_states: int = 2048  # states whose entropy change is compared with the theory; 0: off
     samples_every: int = 10  # steps between files of samples
     save_every: int = 0  # steps between HF exports; 0: only at the end
-    checkpoint_every: int = 10  # steps between checkpoints to resume from; 0: only on SIGTERM (32)
+    checkpoint_every: int = 10  # steps between checkpoints to resume from; 0: only on SIGTERM (paper: 32)
     keep_checkpoints: int = 2  # the newest ones
     wandb: str | None = None  # project name
 

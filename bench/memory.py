@@ -54,7 +54,7 @@ def measure(side: str, vocab: int, rows: int, prompt: int, response: int) -> dic
             return output.log_probs[:, -response:]
     else:
         sys.path.insert(0, str(ROOT))
-        from policy import Policy
+        from train import Policy
         policy = Policy(model, vocab, temperature=1.0)
         mask = torch.ones(rows, response, dtype=torch.bool)
 

@@ -62,36 +62,39 @@ class Turns:
 def ours(args, sampler: str):
     os.chdir(args.scratch)
     sys.path.insert(0, str(ROOT))
-    import reward
-    import train
+    from support import mechanism
     turns, clock, seconds, peaks, last = Turns(), CLOCKS[args.clock], {}, {}, {}
-    real_score, real_generate, real_write = reward.score_batch, train.generate, train.Log.write
-    real_batches = train.micro_batches
-
-    def score_batch(*a, **kw):
-        scores = real_score(*a, **kw)
-        return [s._replace(reward=float(i % 2)) for i, s in enumerate(scores)]
 
     @contextlib.contextmanager
-    def timed(timing, phase):
+    def timed(phase):
         reset_peak()
         start = clock()
         yield
         seconds[phase] = seconds.get(phase, 0.0) + clock() - start
         peaks[phase] = max(peaks.get(phase, 0.0), resident())
 
-    def generate(cfg, sampler, problems, seed):
-        last.update(sampler=sampler, prompts=[reward.format_prompt(p, sampler.tokenizer) for p in problems])
-        return real_generate(cfg, sampler, problems, seed)
+    mechanism.timed = timed    # before train.py decorates its phases with it
+    import reward
+    import train
+    real_score, real_generate, real_write = reward.score_batch, train.generate, train.RunFolder.write
+    real_batches = train.mini_batches
 
-    def micro_batches(*a):
-        batches, N = real_batches(*a)
-        last["padded"] = sum(m.input_ids.numel() for m in batches)    # prompts, responses, padding
-        return batches, N
+    def score_batch(*a, **kw):
+        scores = real_score(*a, **kw)
+        return [s._replace(reward=float(i % 2)) for i, s in enumerate(scores)]
 
-    def write(log, metrics, *rows):
+    def generate(run, problems, seed):
+        last.update(sampler=run.sampler, prompts=[reward.format_prompt(p, run.tokenizer) for p in problems])
+        return real_generate(run, problems, seed)
+
+    def mini_batches(*a):
+        minis = real_batches(*a)
+        last["padded"] = sum(m.input_ids.numel() for m in minis[-1].batches)    # prompts, responses, padding
+        return minis
+
+    def write(folder, metrics, *rows):
         start = clock()
-        real_write(log, metrics, *rows)
+        real_write(folder, metrics, *rows)
         answer = {}
         if metrics["step"]:
             seconds.update(step=start - last["start"], log=clock() - start)
@@ -109,16 +112,15 @@ def ours(args, sampler: str):
                                            temperature=1.0, seed=int(1000 * start))
         return sum(len(s.token_ids) for group in samples for s in group) / (clock() - start)
 
-    reward.score_batch, train.timed, train.generate, train.Log.write = score_batch, timed, generate, write
-    train.micro_batches = micro_batches
+    reward.score_batch, train.generate, train.RunFolder.write = score_batch, generate, write
+    train.mini_batches = mini_batches
     budget = args.micro_rows * (args.max_prompt + args.max_tokens)
     options = dict(name=sampler, model=args.model, train_data=args.data, val_data=args.val, sampler=sampler,
                    max_prompt_tokens=args.max_prompt, max_response_tokens=args.max_tokens, max_gen_rounds=1,
                    prompts_per_step=args.prompts, mini_batch_prompts=args.prompts, group_size=args.group,
                    micro_batch_tokens=budget, max_steps=10**6, eval_every=0, val_samples=1, samples_every=0,
                    checkpoint_every=0, lr=args.lr, clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
-    sys.argv = ["train.py", *(f"--{k}={v}" for k, v in options.items())]
-    train.main()
+    train.main(train.Config(**options))
 
 
 def trl(args):

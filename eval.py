@@ -2,33 +2,109 @@
 
     python eval.py bench MODEL --benchmarks aime24,math500,tiny/val.jsonl   # avg@k, pass@k with intervals
     python eval.py law runs/grpo-seed1 runs/grpo-seed2                      # R = -a exp(H) + b
-    python eval.py plot runs/* --out results/entropy.png                    # what happened in one picture
-    python eval.py tokens tiny/base tiny/val.jsonl --other runs/grpo-seed1/hf/step_000100
+    python eval.py plot runs/*                                              # what happened in one picture
+    python eval.py tokens tiny/base tiny/val.jsonl --other runs/grpo-seed1  # which tokens carry the entropy
+
+MODEL is a model folder, a hub name or a run folder, whose newest export is taken. `python eval.py law --help` explains
+the options of a command.
 """
-import argparse
+
 import hashlib
 import json
-import logging
 import math
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from tyro.conf import Positional
+
+from support.options import parse
+
+# === The command line =========================================================================================
+
+@dataclass
+class BenchOptions:
+    """Accuracy on benchmarks."""
+    model: Positional[str]  # model folder, hub name or run folder
+    benchmarks: str = "aime24,aime25,amc,math500,omni_math,olympiad,minerva"  # of BENCHMARKS, or jsonl files
+    samples: int = 4  # responses a problem, for jsonl files
+    temperature: float = 1.0  # for jsonl files; 0: greedy
+    max_tokens: int = 8192  # longer responses are cut
+    seed: int = 1  # of the samples
+    tensor_parallel: int = 1  # GPUs an engine, under torchrun
+    base_model: str = ""  # Qwen2.5-7B or Qwen2.5-32B: print the paper's numbers beside ours
+    out: str = ""  # folder of bench.json and the samples; an interrupted run in it is continued
+
+@dataclass
+class LawOptions:
+    """Fit accuracy against entropy, R = -a exp(H) + b: each run, each method, all runs."""
+    runs: Positional[tuple[str, ...]]  # run folders
+    first: int | None = None  # fit the first N evaluations, report the error on the rest
+    sizes: str = ""  # model size of each run, smallest first (0.5,1.5,7): coefficients by size
+    val: str = ""  # validation set, if there are several; default: the first run's first
+
+@dataclass
+class PlotOptions:
+    """One picture of any number of runs; those that differ only in the seed become a mean and a band."""
+    runs: Positional[tuple[str, ...]]  # run folders
+    out: str = "runs/plot.png"  # .png, .svg or .pdf
+    panels: str = "entropy,accuracy,law,tail,length,drop"  # which, in this order
+    val: str = ""  # validation set, if there are several; default: the first run's first
+
+@dataclass
+class TokensOptions:
+    """Which tokens carry the entropy (Wang et al. 2025)."""
+    model: Positional[str]  # model folder, hub name or run folder
+    data: Positional[str]  # jsonl file or hub dataset
+    other: str = ""  # a later checkpoint: change of entropy, overlap of the top 20 %
+    temperatures: str = ""  # two-temperature decoding, e.g. 0.5,1,1.5
+    problems: int = 128  # of the data
+    samples: int = 4  # responses a problem
+    max_tokens: int = 64  # longer responses are cut
+    min_count: int = 20  # tokens seen less often are not listed
+    top: int = 10  # tokens to list
+    seed: int = 1  # of the samples
+
+OPTIONS = {"bench": BenchOptions, "law": LawOptions, "plot": PlotOptions, "tokens": TokensOptions}
+
+def read_options(argv: list[str]):
+    """-> (command, its options); --help alone prints the docstring. ValueError: one line."""
+    if argv[:1] in ([], ["-h"], ["--help"]):
+        sys.exit(print(__doc__.strip()))
+    if argv[0] not in OPTIONS:
+        raise ValueError(f"unknown command {argv[0]!r}: it is one of {', '.join(OPTIONS)}")
+    options = parse(OPTIONS[argv[0]], argv[1:], prog=f"eval.py {argv[0]}")
+    for name, value in vars(options).items():
+        if type(value) is int and value < 1 and name != "seed":
+            raise ValueError(f"--{name} {value}: it has to be 1 or more")
+    return argv[0], options
+
+def refuse(command: str, error: Exception):
+    print(f"eval.py {command}: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr)
+    sys.exit(2)
+
+if __name__ == "__main__":  # before the imports that take seconds: --help and a typo answer at once
+    try:
+        COMMAND = read_options(sys.argv[1:])
+    except ValueError as error:
+        refuse(" ".join(sys.argv[1:2]), error)
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 import reward
+from support import figures
 from support.answers import readable
-from law import interval_95, law, plot, read_jsonl, warn
 from support.batches import start_distributed
+from support.figures import read_jsonl, read_runs, warn
 from support.samplers import HFSampler, VLLMSampler, entropy_of
 
-
-# --- Evaluation ------------------------------------------------------------------------------------------
+# === Evaluation ===============================================================================================
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Chance that k of n samples, c of them right, hold a right one: 1 - C(n-c, k) / C(n, k).
@@ -39,7 +115,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={n}, c={c}, k={k}")
     return 1 - math.comb(n - c, k) / math.comb(n, k)
-
 
 def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2, timeout=5.0) -> dict:
     """n responses a problem -> {"avg@n", "pass@n", "entropy", "length", "truncated", "samples"}.
@@ -70,7 +145,6 @@ def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2
         records.sort(key=lambda record: (record["problem"], record["sample"]))
     return {**summarize(records, n, greedy=temperature == 0), "samples": records}
 
-
 def summarize(records, n, greedy) -> dict:
     right = np.array([r["status"] == "right" for r in records]).reshape(-1, n)    # [problems, n]
     tokens = sum(r["length"] for r in records)
@@ -80,8 +154,7 @@ def summarize(records, n, greedy) -> dict:
             "length": tokens / len(records),
             "truncated": float(np.mean([r["truncated"] for r in records]))}
 
-
-# --- bench: the paper's seven benchmarks, or jsonl files -------------------------------------------------
+# === bench: the paper's seven benchmarks, or jsonl files ======================================================
 
 class Benchmark(NamedTuple):
     dataset: str            # hub id, or path of a jsonl file
@@ -93,7 +166,6 @@ class Benchmark(NamedTuple):
     n: int                  # samples a problem
     temperature: float
     task: str               # prompt form, see reward.format_prompt
-
 
 BENCHMARKS = {    # as in the paper: AIME and AMC sampled 32 times at 0.6, the others greedy
     "aime24": Benchmark("HuggingFaceH4/aime_2024", None, "train", "problem", "answer", 30, 32, 0.6, "math"),
@@ -112,7 +184,6 @@ PAPER = {    # Cui et al. 2025, Table 2, avg@k in percent: what we know of it
                     "math500": "GRPO 84.2, clip-higher 77.2, KL-Cov 84.6"},
 }
 CHUNK = 1000    # problems between two saves
-
 
 def load_benchmark(name, spec: Benchmark) -> list[dict] | None:
     """Rows {"problem", "answer", "task", "source"}; None, and a line that says why, if the hub has no such
@@ -138,7 +209,6 @@ def load_benchmark(name, spec: Benchmark) -> list[dict] | None:
         warn(f"warning: {name}: {unreadable} answers cannot be read; their problems count as wrong")
     return problems
 
-
 def answer_text(answer) -> str:
     if isinstance(answer, list):    # OlympiadBench: ["2", "3"]
         return ", ".join(map(answer_text, answer))
@@ -146,13 +216,20 @@ def answer_text(answer) -> str:
         return str(int(answer))
     return str(answer)
 
+def newest_export(model: str) -> str:
+    """Of a run folder: hf/step_*; everything else is returned as it is. ValueError if the run has none."""
+    if not Path(model, "metrics.jsonl").exists():
+        return model
+    exports = sorted(Path(model).glob("hf/step_??????"))
+    if not exports:
+        raise ValueError(f"{model}: this run has no export in hf/ yet")
+    return str(exports[-1])
 
 def load_tokenizer(model):
     try:
         return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError):
         raise ValueError(f"{model}: no model folder with a tokenizer, nor a hub model in reach") from None
-
 
 def load_samples(path, settings) -> list[dict]:
     """What an interrupted run has left: whole chunks, so that the rest is drawn as it would have been."""
@@ -165,8 +242,8 @@ def load_samples(path, settings) -> list[dict]:
         del records[len(records) - len(records) % (CHUNK * settings["n"]):]
     return records
 
-
-def bench(args):
+def bench(args: BenchOptions):
+    args.model = newest_export(args.model)
     names = [name.strip() for name in args.benchmarks.split(",")]
     for name in names:
         if name not in BENCHMARKS and not name.endswith(".jsonl"):
@@ -175,8 +252,10 @@ def bench(args):
         raise ValueError(f"--benchmarks {args.benchmarks}: two have the same name")
     if args.temperature < 0 or args.temperature == 0 and args.samples > 1:
         raise ValueError("--temperature is 0 or more; 0 is greedy, all samples are the same: set --samples 1")
+    if args.base_model and args.base_model not in PAPER:
+        raise ValueError(f"--base_model {args.base_model}: it is one of {', '.join(PAPER)}")
     if int(os.environ.get("WORLD_SIZE", 1)) % args.tensor_parallel:
-        raise ValueError(f"--tensor-parallel {args.tensor_parallel} needs a multiple of it as torchrun's --nproc_per_node")
+        raise ValueError(f"--tensor_parallel {args.tensor_parallel} needs a multiple of it as torchrun's --nproc_per_node")
     tokenizer = load_tokenizer(args.model)
     weights = sorted(file.stat().st_mtime_ns for file in Path(args.model).glob("*.safetensors"))    # if local
     out = Path(args.out or f"runs/bench/{args.model.strip('/').replace('/', '-')}")
@@ -226,7 +305,6 @@ def bench(args):
     if dist.is_initialized():    # vLLM has ended the default group with its own
         dist.destroy_process_group()
 
-
 def print_bench(results, average_interval, paper):
     row = "{:<14}{:>9}{:>4}{:>5}{:>7}{:>15}{:>8}{:>8}{:>7}{:>9}  {}".format
     percent = lambda value: f"{100 * value:.1f}"
@@ -244,8 +322,140 @@ def print_bench(results, average_interval, paper):
               " - ".join(map(percent, average_interval)), "", "", "", "",
               paper.get("average", "") if all_seven else "").rstrip())
 
+# === law: accuracy as a function of entropy, R = -a exp(H) + b (Cui et al. 2025, Eq. 6) =========================
 
-# --- tokens: which tokens carry the entropy (Wang et al. 2025) -------------------------------------------
+def interval_95(draws) -> list[float]:
+    return np.percentile(draws, [2.5, 97.5]).tolist()
+
+class Law(NamedTuple):
+    a: float          # in the unit of accuracy, like b, rmse and ceiling
+    b: float
+    rmse: float
+    r2: float
+    ceiling: float    # b - a: accuracy at zero entropy
+
+    def __call__(self, entropy):
+        return self.b - self.a * np.exp(entropy)
+
+def least_squares(x, y):
+    """a and b of y = b - a x, over the last axis."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    a = -(centred * y).sum(axis=-1) / (centred ** 2).sum(axis=-1)
+    return a, y.mean(axis=-1) + a * x.mean(axis=-1)
+
+def fit_entropy_law(entropy, accuracy) -> Law:
+    """Linear least squares on exp(H). entropy: nats; accuracy: any unit; both [evaluations]."""
+    entropy, accuracy = np.asarray(entropy, dtype=float), np.asarray(accuracy, dtype=float)
+    if not (np.isfinite(entropy).all() and np.isfinite(accuracy).all()):
+        raise ValueError("no entropy law: an entropy or an accuracy is NaN or infinite")
+    if (different := len(np.unique(entropy.round(6)))) < 3:
+        raise ValueError(f"no entropy law: needs three different entropies, got {different} in "
+                         f"{len(entropy)} evaluations")
+    a, b = least_squares(np.exp(entropy), accuracy)
+    rmse = np.sqrt(np.mean((accuracy - b + a * np.exp(entropy)) ** 2))
+    r2 = 1 - rmse ** 2 / accuracy.var() if np.ptp(accuracy) > 0 else 0.0    # constant: nothing to explain
+    return Law(float(a), float(b), float(rmse), float(r2), float(b - a))
+
+def predict_entropy_law(entropy, accuracy, first: int) -> tuple[Law, float]:
+    """Fit the first evaluations; return this law and its root-mean-square error on the rest."""
+    if not 3 <= first < len(entropy):
+        raise ValueError(f"cannot fit the first {first} of {len(entropy)} evaluations and predict the rest")
+    law = fit_entropy_law(entropy[:first], accuracy[:first])
+    error = np.asarray(accuracy[first:]) - law(np.asarray(entropy[first:]))
+    return law, float(np.sqrt(np.mean(error ** 2)))
+
+def bootstrap_entropy_law(entropy, accuracy, draws=1000) -> dict[str, list[float]]:
+    """95 % intervals of a, b and ceiling from laws refitted to resampled evaluations."""
+    pick = np.random.default_rng(0).integers(len(entropy), size=(draws, len(entropy)))
+    x, y = np.exp(entropy)[pick], np.asarray(accuracy)[pick]    # [draws, evaluations]
+    several = np.ptp(x, axis=1) > 1e-6    # a line needs two points
+    a, b = least_squares(x[several], y[several])
+    return {key: interval_95(values) for key, values in (("a", a), ("b", b), ("ceiling", b - a))}
+
+def one_curve_p_value(sse_one, sse_each, curves: int, evaluations: int) -> float:
+    """F test of one curve (sum of squared errors sse_one) against `curves` of them (sse_each): P(F > f)."""
+    df_between, df_within = 2 * curves - 2, evaluations - 2 * curves
+    f = (sse_one - sse_each) / df_between / ((sse_each + 1e-12) / df_within)  # 1e-12: two perfect fits
+    return float(stats.f.sf(f, df_between, df_within))
+
+def describe(name, law, entropy, accuracy) -> str:
+    intervals = bootstrap_entropy_law(entropy, accuracy)
+    text = ", ".join(f"{key} {getattr(law, key):.1f} [{low:.1f}, {high:.1f}]"
+                     for key, (low, high) in intervals.items())
+    verdict, (low, high) = "", intervals["a"]
+    if law.r2 < 0.5 or low <= 0 <= high:
+        verdict = f"; THE LAW DOES NOT FIT: {'R^2 is below 0.5' if law.r2 < 0.5 else 'a may be 0'}"
+    elif law.a < 0:
+        verdict = "; a < 0: accuracy rises with entropy"
+    elif law.ceiling > 100:
+        verdict = "; ceiling above 100 %: it cannot hold down to H = 0"
+    return f"{name}: {text}, R^2 {law.r2:.2f}, RMSE {law.rmse:.2f}, {len(entropy)} evaluations{verdict}"
+
+def law(args: LawOptions):
+    runs, sizes = read_runs(args.runs, args.val), numbers("--sizes", args.sizes)
+    if sizes and not (len(sizes) == len(runs) > 2 and (np.diff(sizes) > 0).all()):
+        raise ValueError("--sizes: give one size per run, three or more, smallest first")
+    print(f"R = -a exp(H) + b; R and RMSE: percentage points on {runs[0].val}, H: nats; "
+          f"[95 % bootstrap intervals]")
+    data, fits = [run.evaluations()[1:] for run in runs], []
+    for run, (entropy, accuracy) in zip(runs, data):
+        try:
+            fits.append(fit_entropy_law(entropy, accuracy))
+            print(describe(run.name, fits[-1], entropy, accuracy))
+            if args.first is not None:
+                early, error = predict_entropy_law(entropy, accuracy, args.first)
+                print(f"    first {args.first}: ceiling {early.ceiling:.1f}, RMSE on the rest {error:.2f}")
+        except ValueError as error:
+            raise ValueError(f"{run.name}: {error}") from None
+    if sizes:
+        guess, x = {}, np.log(sizes)    # guess: for the largest model, from the smaller ones
+        for key in ("a", "b"):
+            values = np.array([getattr(fit, key) for fit in fits])
+            slope, intercept = np.polyfit(x, values, 1)
+            guess[key] = np.polyval(np.polyfit(x[:-1], values[:-1], 1), x[-1])
+            print(f"{key} = {intercept:.2f} {slope:+.2f} log(size); {runs[-1].name}: {values[-1]:.2f}, "
+                  f"from the smaller models {guess[key]:.2f}")
+        entropy, accuracy = data[-1]
+        error = accuracy - guess["b"] + guess["a"] * np.exp(entropy)
+        print(f"    RMSE of the extrapolated law on {runs[-1].name}: {np.sqrt(np.mean(error ** 2)):.2f}")
+    elif len(runs) > 1:    # is it one curve?
+        entropy, accuracy = np.concatenate(data, axis=1)
+        print(describe(f"all {len(runs)} runs", fit_entropy_law(entropy, accuracy), entropy, accuracy))
+        one = sum_of_squares([data])
+        methods = [[run.evaluations()[1:] for run in group] for group in figures.group_runs(runs).values()]
+        for what, curves in (("method", methods), ("run", [[pair] for pair in data])):
+            if len(curves) > 1 and (what == "run" or len(curves) < len(runs)):
+                each = sum_of_squares(curves)
+                p = one_curve_p_value(one, each, len(curves), len(entropy))
+                print(f"    RMSE {math.sqrt(one / len(entropy)):.2f} with one curve, {math.sqrt(each / len(entropy)):.2f} "
+                      f"with a curve per {what}: {'NOT one curve' if p < 0.05 else 'one curve will do'} (F test, p = {p:.2g})")
+
+def sum_of_squares(curves) -> float:
+    """Of the residuals of one law fitted to each element: a list of (entropy, accuracy) pairs of runs."""
+    total = 0.0
+    for runs in curves:
+        entropy, accuracy = np.concatenate(runs, axis=1)
+        total += fit_entropy_law(entropy, accuracy).rmse ** 2 * len(entropy)
+    return total
+
+def numbers(option: str, text: str) -> list[float]:
+    """Of "0.5,1,1.5". ValueError, one line, unless all are above 0."""
+    try:
+        values = [float(number) for number in text.split(",")] if text else []
+    except ValueError:
+        values = [0.0]
+    if not all(0 < value < math.inf for value in values):
+        raise ValueError(f"{option} {text}: numbers above 0, comma-separated")
+    return values
+
+def plot(args: PlotOptions):
+    unknown = set(args.panels.split(",")) - set(figures.PANELS)
+    if unknown:
+        raise ValueError(f"--panels: {unknown.pop()} is none of {','.join(figures.PANELS)}")
+    figures.draw(read_runs(args.runs, args.val), args.panels.split(","), Path(args.out), fit_entropy_law)
+    print(f"wrote {args.out}")
+
+# === tokens: which tokens carry the entropy (Wang et al. 2025) =================================================
 
 @torch.inference_mode()
 def token_entropies(model, pairs, n_ids) -> np.ndarray:
@@ -258,8 +468,8 @@ def token_entropies(model, pairs, n_ids) -> np.ndarray:
         entropies.append(entropy_of(logits).cpu().numpy())
     return np.concatenate(entropies)
 
-
-def tokens(args):
+def tokens(args: TokensOptions):
+    args.model, args.other = newest_export(args.model), newest_export(args.other)
     tokenizer, problems = load_tokenizer(args.model), reward.load_problems(args.data)[:args.problems]
     if args.other and load_tokenizer(args.other).get_vocab() != tokenizer.get_vocab():
         raise ValueError(f"--other {args.other}: its tokenizer is not that of {args.model}")
@@ -298,11 +508,12 @@ def tokens(args):
             before, now = entropy[band].mean(), after[band].mean()
             print(f"{5 * i:>4} - {5 * i + 5:>3}{before:>9.4f}{now:>9.4f}{now - before:>+9.4f}")
 
-    if args.temperatures:
+    temperatures = numbers("--temperatures", args.temperatures)
+    if temperatures:
         threshold = float(np.percentile(entropy, 80))
         print(f"\navg@{args.samples} (%) with one temperature for tokens above {threshold:.3f} nats (80th "
               f"percentile), another below\n{'temperature':>12}{'above; 1 below':>16}{'below; 1 above':>16}")
-    for t in args.temperatures:
+    for t in temperatures:
         cells = []
         for above, below in ((t, 1.0), (1.0, t)):
             sampler.fork = (threshold, above)
@@ -311,71 +522,13 @@ def tokens(args):
             cells.append(100 * result[f"avg@{args.samples}"])
         print(f"{t:>12}{cells[0]:>16.1f}{cells[1]:>16.1f}")
 
-
-def at_least_1(text) -> int:
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
-def positive_numbers(text) -> list[float]:
-    numbers = [float(number) for number in text.split(",")]
-    if not all(0 < number < math.inf for number in numbers):
-        raise ValueError
-    return numbers
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = parser.add_subparsers(required=True, metavar="{bench,law,plot,tokens}")
-
-    def command(function, help):
-        sub = commands.add_parser(function.__name__, help=help, usage=argparse.SUPPRESS, allow_abbrev=False,
-                                  formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-        sub.set_defaults(function=function)
-        return sub.add_argument
-
-    add = command(bench, "accuracy on benchmarks")
-    add("model", help="path or hub name")
-    add("--benchmarks", default=",".join(BENCHMARKS), help="of the table in this file, or jsonl files")
-    add("--samples", type=at_least_1, default=4, help="samples a problem, for jsonl files")
-    add("--temperature", type=float, default=1.0, help="for jsonl files")
-    add("--max-tokens", type=at_least_1, default=8192)
-    add("--seed", type=int, default=1)
-    add("--tensor-parallel", type=at_least_1, default=1, help="GPUs an engine, under torchrun")
-    add("--base-model", choices=list(PAPER), help="print the paper's numbers for this base model")
-    add("--out", help="folder of bench.json and the samples, default runs/bench/MODEL; "
-        "an interrupted run in it is continued")
-    add = command(law, "fit accuracy against entropy")
-    add("runs", nargs="+", help="run folders")
-    add("--first", type=at_least_1, help="fit the first N evaluations, report the error on the rest")
-    add("--sizes", type=positive_numbers, help="model size of each run, smallest first: coefficients by size")
-    add("--val", help="validation set, if there are several; default: the first run's first")
-    add = command(plot, "one picture of any number of runs")
-    add("runs", nargs="+", help="run folders")
-    add("--out", default="results/plot.png")
-    add("--svg", action="store_true", help="write an SVG as well")
-    add("--val", help="validation set, if there are several; default: the first run's first")
-    add = command(tokens, "which tokens carry the entropy")
-    add("model", help="path or hub name")
-    add("data", help="jsonl file or hub dataset")
-    add("--other", help="a later checkpoint: change of entropy, overlap of the top 20 %%")
-    add("--temperatures", type=positive_numbers, default=[], help="two-temperature decoding, e.g. 0.5,1,1.5")
-    add("--problems", type=at_least_1, default=128)
-    add("--samples", type=at_least_1, default=4, help="responses a problem")
-    add("--max-tokens", type=at_least_1, default=64)
-    add("--min-count", type=at_least_1, default=20)
-    add("--top", type=at_least_1, default=10, help="tokens to list")
-    add("--seed", type=int, default=1)
-    args = parser.parse_args()
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)    # retries of an unreachable hub
+def main(command: str, options):
     try:
-        args.function(args)
+        {"bench": bench, "law": law, "plot": plot, "tokens": tokens}[command](options)
     except (ValueError, OSError, ImportError) as error:
-        warn(f"eval.py {args.function.__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}")
+        if os.environ.get("RANK", "0") == "0":  # once under torchrun
+            refuse(command, error)
         sys.exit(2)
 
-
 if __name__ == "__main__":
-    main()
+    main(*COMMAND)

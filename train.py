@@ -437,11 +437,14 @@ def select(run: Run, mini: MiniBatch) -> Tensor | None:
 def optimizer_step(policy: Policy, optimizer, mini: MiniBatch, loss_of, max_grad_norm: float) -> Tensor | None:
     """loss_of(micro-batch): its part of a mean over the mini-batch of all ranks. -> gradient norm; None: nothing was
     changed, because loss or gradient were not finite on some rank."""
+    total = 0.0
     for m in mini.batches:
-        (loss_of(m) * dist.get_world_size()).backward()  # FSDP averages gradients over the ranks
+        loss = loss_of(m) * dist.get_world_size()  # FSDP averages gradients over the ranks
+        loss.backward()
+        total += loss.detach()
     norm = nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    finite = not any_rank(not torch.isfinite(norm), norm.device)
+    finite = not any_rank(not torch.isfinite(norm + total), norm.device)
     if finite:
         optimizer.step()
     optimizer.zero_grad()

@@ -73,7 +73,7 @@ def same_number(a, b):
 
 _SIGNS = r"""− - – - × \times · \cdot ⋅ \cdot ÷ / ∞ \infty ° \degree √ \sqrt ∪ \cup ∩ \cap ∖ \setminus ± \pm ≤ \le ≥ \ge
     ≠ \ne ≈ \approx ∈ \in ∅ \emptyset ½ \frac12 ¼ \frac14 ¾ \frac34 ⟨ ( ⟩ ) ⌊ \lfloor ⌋ \rfloor ⌈ \lceil ⌉ \rceil
-    ℝ \mathbb{R} ℤ \mathbb{Z} ℕ \mathbb{N} ℚ \mathbb{Q} ′ ' ’ ' ∠ \angle""".split()
+    ℝ \mathbb{R} ℤ \mathbb{Z} ℕ \mathbb{N} ℚ \mathbb{Q} ′ ' ’ ' ∠ \angle ⁄ /""".split()
 SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in zip(_SIGNS[::2], _SIGNS[1::2])}, "$": "", "~": " ",
                        "\n": " ", ";": ",", **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")})
 _SAME = dict(pair.split() for pair in r"""\dbinom \binom;\tbinom \binom;\leq \le;\leqslant \le;\geq \ge;\geqslant \ge;\lt <;\gt >
@@ -113,7 +113,7 @@ _CLEAN = [(re.compile(pattern), new) for pattern, new in [
     (r"\\(begin|end)\s*\{(\w+)\*?\}", r"\\\1\2 "), (r"(\\begin(?:cases|array))\s*\{[clr|]+\}", r"\1 "),
     (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|bf|it|rm|boldsymbol|math(?:bf|it|sf|tt|cal)|bm|underline"
      r"|ensuremath|boxed)(?![a-zA-Z])|\\(?:textcolor|colorbox|color)\s*\{\w+\}|\\[hv]space\*?\s*\{[^{}]*\}", " "),
-    (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac"), (r"\\frac(\d)", r"\\frac{\1}"), (r"(\\frac\{[^{}]*\})\s*(\d)", r"\1{\2}"),
+    (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "), (r"\\frac (\d)", r"\\frac{\1}"), (r"(\\frac ?\{[^{}]*\})\s*(\d)", r"\1{\2}"),
     (r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\\1\1 "), (r"\\RR\s*_\s*\{?\s*\\ge[a-z]*\s*0\s*\}?", r"[0,\\infty)"),
     (r"\^\s*\{?\s*\\(?:circ|degree)(?![a-z])\s*\}?", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "), (r"\{:\}", ":"),
     (r"(?<![\d^_.])\d{1,3}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;: ]| |')\d{3})+(?!\d|\s*/|\s*\\frac)",
@@ -139,7 +139,7 @@ def tokenize(text):
     for pattern, new in _CLEAN:
         text = pattern.sub(new, text)
     for _ in range(4):
-        text = _TEXT.sub(lambda m: re.sub(r'(?<![\\"a-zA-Z-])[^\W\d_]+(?:-[^\W\d_]+)*', r'"\g<0>', m[1]), text)
+        text = _TEXT.sub(lambda m: re.sub(r'(?<![\\"a-zA-Z-])[^\W\d_]+(?:-[^\W\d_]+)*', r'"\g<0>', m[1]) + " ", text)
     text = re.sub(r'(?<=\d)\s*\^\s*\{?\s*"(st|nd|rd|th)\s*\}?', r'"\1', text)
     found = re.findall(r'\d+(?:\.\d+)?|\.\d+|\\[a-zA-Z]+|\\.|"[^\W\d_]+(?:-[^\W\d_]+)*|[^\W\d_]+|\S', text)
     prose = all(re.fullmatch(r"""["]?[^\W\d_][\w-]*|[-,.'()]""", token) for token in found)
@@ -152,15 +152,14 @@ def tokenize(text):
             token = '"' + token
         token = _SAME.get(token, token)
         tokens += token if token.isalpha() else [token]
-    while tokens and tokens[-1] in (".", ",", ":"):
-        tokens.pop()
-    return tuple(tokens)
+    return tuple(tokens[:-1] if tokens[-1:] == ["."] else tokens)
 
 def spelled(tokens):
     """The tokens in one spelling: what is not read is equal only to itself."""
     exact = (t[0] == "\\" or len(t) < 4 and t.isupper() or t.lstrip('"') in _UNITS or len(t) == 1 for t in tokens)
     text = " ".join(t if keep else t.casefold() for t, keep in zip(tokens, exact))
-    text = re.sub(r'(?<=\d) "(?:st|nd|rd|th)\b', "", re.sub(r"\{ (\S+) \}", r"\1", text)).replace('"', "")
+    text = re.sub(r'(?<=\d) "(?:st|nd|rd|th)\b', "", re.sub(r"\{ (\S+) \}", r"\1", text))
+    text = re.sub(r'(?<=\w\w) "(?=\w\w)', "~", text).replace('"', "")
     return re.sub(r"(?<!\d) | (?!\d)", "", text)
 
 # --- grammar: a tree is a string (a number, a letter, '"cm') or a tuple (operator, *trees) -------------------
@@ -177,7 +176,7 @@ _LETTER = re.compile(rf'"?[A-Za-z]|\\(?:{_GREEK})')
 _ACCENTS = ("\\hat", "\\bar", "\\vec", "\\tilde", "\\overline", "\\angle", "\\triangle")
 _QUESTION = ("\\gcd", "\\lcm", "\\max", "\\min", "\\det", "\\sum", "\\prod", "\\int", "\\lim")      # no value of its own
 _CONSTANTS = ("\\pi", "\\infty", "\\emptyset", "\\RR", "\\ZZ", "\\NN", "\\QQ", "\\CC", "\\EE")
-_PHRASES = {**dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions"), "\\emptyset"),
+_PHRASES = {**dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "empty set"), "\\emptyset"),
             **dict.fromkeys(("all real numbers", "all reals"), "\\RR"), "dne": ("words", "does not exist")}
 
 class Reader:
@@ -519,7 +518,7 @@ def inside(tree, x, name):
     op, *parts = tree if isinstance(tree, tuple) else (tree,)
     if op in ("\\RR", "\\emptyset"):
         return op == "\\RR"
-    if op in ("\\cup", "\\cap", "\\setminus", "-", '"and', '"or', ","):
+    if op in ("\\cup", "\\cap", "\\setminus", "-") or op in _JOINTS and all(isinstance(part[0], Chain) for part in parts):
         found = [inside(part, x, name) for part in parts]
         return found[0] and not found[1] if op in ("\\setminus", "-") else any(found) if op in ("\\cup", '"or') else all(found)
     if op == "\\{\\}":
@@ -584,7 +583,7 @@ def meaning(tree):
     if ops == ("=",) and number(name) and isinstance(sides[1], str) and _LETTER.fullmatch(sides[1]):                # 5 = x
         return ("named", sides[1], sides[0])
     if ops == ("\\in",) and named:
-        return ("named", name, sides[1])
+        return ("in", name, sides[1])
     if set(ops) - {"=", "\\approx"} or not named and re.fullmatch(r"[\d.]+", name):
         raise Unreadable("5 = 5 says nothing")
     first = max((*ops, "\\approx").index("\\approx") + 1, named + 1)
@@ -621,10 +620,10 @@ def same_value(g, p):
         hundred = constant(replace(g if '"%' in units[0] else p, '"%', "1"))
         if not isinstance(hundred, Fraction):
             return False
-        return agree(g, p, {'"%': Fraction(1)}) or (hundred / 100).denominator > 1 and agree(g, p, {'"%': Fraction(1, 100)})
+        return hundred >= 1 and agree(g, p, {'"%': Fraction(1)}) or (hundred / 100).denominator > 1 and agree(g, p, {'"%': Fraction(1, 100)})
     for a, b, extra in ((g, p, units[0] - units[1]), (p, g, units[1] - units[0])):                        # 5 J
-        for unit in extra if letters(b) else ():
-            a = replace(a, unit, unit[1:])
+        for unit in extra:
+            a = replace(a, unit, unit[1:]) if len(unit) == 2 else a
         if extra and letters(b) and agree(a, b, known):
             return True
     if not all(units) or units[0] | units[1] < {'"\\degree', '"C', '"F'}:
@@ -650,15 +649,16 @@ def assigned(tree):
 def items_of(tree):
     """The items of a list or set; x = 1, x = 2 and x_1 = 1, x_2 = 2 and n = 2, 3 without their one name."""
     items = [meaning(item) for item in expand(tree)[1:]]
-    names = {item[1].split("_")[0] for item in items if item[0] == "named" and item[1][0] != "("}
-    if len(names) == 1 and items[0][0] == "named" and not any(isinstance(i[0], Chain) and "\\in" in i[0].ops for i in tree[1:]):
+    names = {item[1].split("_")[0] for item in items if item[0] == "named"}
+    parts = min(names, default="").strip("()").split(",")
+    if len(names) == 1 and items[0][0] == "named" and parts == sorted(parts):
         items = [item[2] if item[0] == "named" else item for item in items]
     return [x for i, x in enumerate(items) if tree[0] != "\\{\\}" or not any(same(x, y) for y in items[:i])]
 
 def paired(a, b):
     """True if the items of two lists can be paired, in any order."""
     for x in a:
-        match = next((i for i, y in enumerate(b) if same(x, y)), None)
+        match = next((i for i, y in enumerate(b) if (x[0] == y[0] or not {"\\{\\}", "named"} & {x[0], y[0]}) and same(x, y)), None)
         if match is None:
             return False
         b = b[:match] + b[match + 1:]
@@ -676,6 +676,8 @@ def same(g, p):
         return True
     g, p = (meaning(expand(tree)) for tree in (g, p))
     kinds = g[0], p[0]
+    if "words" in kinds and not {"named", "choice"} & set(kinds):
+        return False
     if "choice" in kinds:
         (g_letter, g_value), (p_letter, p_value) = (t[1:] if t[0] == "choice" else (t, t) for t in (g, p))
         if kinds[0] == kinds[1] or g_letter == p_letter:
@@ -700,6 +702,10 @@ def same(g, p):
         return proportional(*equations)
     if "equation" in kinds:
         return False
+    if "in" in kinds:                                      # k \in Z
+        return (kinds[0] != kinds[1] or g[1] == p[1]) and same(*(tree[2] if tree[0] == "in" else tree for tree in (g, p)))
+    if "named" in kinds and "choice letter" and any(_LETTER.fullmatch(str(t[2])) for t in (g, p) if t[0] == "named"):
+        return False
     if "named" in kinds:
         return kinds != ("named", "named") and same(*(tree[2] if tree[0] == "named" else tree for tree in (g, p)))
     if is_value(g) and is_value(p):
@@ -707,8 +713,8 @@ def same(g, p):
     for a, b in ((g, p), (p, g)):
         if a[0] == "\\{\\}" and len(a) == 2 and is_value(b):
             return same(a[1], b)
-        if a[0] == ":" and is_value(b) and is_value(a[1]) and not re.fullmatch(r"\d\d", str(a[2])):       # no time of day
-            return same_value(("/", *a[1:]), b)
+        if a[0] == ":" and is_value(b) and len(a) == 3 and not re.fullmatch(r"\d\d", str(a[2])):       # no time of day
+            return lift(constant(b)) % 1 != 0 and same_value(("/", *a[1:]), b)
     if all(kind in (*_JOINTS, "\\{\\}") for kind in kinds):
         a, b = items_of(g), items_of(p if g[0] != "\\{\\}" else ("\\{\\}", *expand(p)[1:]))
         if paired(a, b) and (kinds[0] == kinds[1] or not any(isinstance(item[0], Chain) for item in a)):

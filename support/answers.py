@@ -112,7 +112,7 @@ _CLEAN = [(re.compile(pattern), new) for pattern, new in [
     (r"\\\{\s*\\begin\s*\{(?:array|aligned)\}", r"\\begin{cases}"),
     (r"\\(begin|end)\s*\{(\w+)\*?\}", r"\\\1\2 "), (r"(\\begin(?:cases|array))\s*\{[clr|]+\}", r"\1 "),
     (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|bf|it|rm|boldsymbol|math(?:bf|it|sf|tt|cal)|bm|underline"
-     r"|ensuremath|boxed)(?![a-zA-Z])|\\(?:textcolor|colorbox|color)\s*\{\w+\}|\\[hv]space\*?\s*\{[^{}]*\}", " "),
+     r"|ensuremath|boxed|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])|\\(?:textcolor|colorbox|color)\s*\{\w+\}|\\[hv]space\*?\s*\{[^{}]*\}", " "),
     (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "), (r"\\frac (\d)", r"\\frac{\1}"), (r"(\\frac ?\{[^{}]*\})\s*(\d)", r"\1{\2}"),
     (r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\\1\1 "), (r"\\RR\s*_\s*\{?\s*\\ge[a-z]*\s*0\s*\}?", r"[0,\\infty)"),
     (r"\^\s*\{?\s*\\(?:circ|degree)(?![a-z])\s*\}?", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "), (r"\{:\}", ":"),
@@ -176,8 +176,8 @@ _LETTER = re.compile(rf'"?[A-Za-z]|\\(?:{_GREEK})')
 _ACCENTS = ("\\hat", "\\bar", "\\vec", "\\tilde", "\\overline", "\\angle", "\\triangle")
 _QUESTION = ("\\gcd", "\\lcm", "\\max", "\\min", "\\det", "\\sum", "\\prod", "\\int", "\\lim")      # no value of its own
 _CONSTANTS = ("\\pi", "\\infty", "\\emptyset", "\\RR", "\\ZZ", "\\NN", "\\QQ", "\\CC", "\\EE")
-_PHRASES = {**dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "empty set"), "\\emptyset"),
-            **dict.fromkeys(("all real numbers", "all reals"), "\\RR"), "dne": ("words", "does not exist")}
+_PHRASES = {r"(there (is|are) )?no (real )?solutions?( exists?)?|(the )?empty set": "\\emptyset",
+            "all reals|all real numbers": "\\RR", "dne|does not exist": ("words", "does not exist")}
 
 class Reader:
     """Precedence climbing; every method consumes what it returns, or raises Unreadable."""
@@ -260,7 +260,7 @@ class Reader:
             while self.next()[0] == '"' and self.next() not in _JOINTS or self.next().isalnum() or self.next() == "-":
                 word += " " + self.accept(self.next()).lstrip('"')
             word = re.sub(r"(?<=\d) (?:st|nd|rd|th)$", "", word.casefold())
-            return _PHRASES.get(word, ("words", word))
+            return next((tree for phrase, tree in _PHRASES.items() if re.fullmatch(phrase, word)), ("words", word))
         if token in _CLOSE:
             return self.bracket(token)
         if token == "{":
@@ -358,12 +358,15 @@ class Reader:
 def read(tokens):
     """The tree of an answer, without "the answer is" before it; (C) 12 is a choice with its value."""
     words = [token.lstrip('"').lower() for token in tokens[:4]]
-    start = words.index("answer") + 1 if "answer" in words else 0
+    start = max((words.index(label) + 1 for label in ("answer", "option", "choice") if label in words), default=0)
     tokens = tokens[start + (words[start:start + 1] in (["is"], [":"])) if start else 0:]
     m = re.match(r'(?:\( "?([A-H]) \)(?: [.:-])?|"?([A-H])(?: [).:]| -(?= "))) (?! *(?:[,+]|"and|"or|-))', " ".join(tokens) + " ")
     rest = tokens[len(m[0].split()):] if m else ()
     if m and (len(rest) > 1 or not rest or not _LETTER.fullmatch(rest[0])):
-        return ("choice", m[1] or m[2], read(rest)) if rest else m[1] or m[2]
+        value = read(rest) if rest else ""
+        if _LETTER.fullmatch(str(value)):
+            raise Unreadable("two choices")
+        return ("choice", m[1] or m[2], value) if rest else m[1] or m[2]
     reader = Reader(tokens)
     reader.accept("=")
     tree = reader.tree()
@@ -569,7 +572,7 @@ def expand(tree):
     return (tree[0] if listed else ",", *found) if listed or found[1:] else found[0]
 
 _L = rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\w+|\{{[^{{}}]*\}}))?'*"
-_NAME = re.compile(rf"""{_L} | [A-Z]{{2,4}} | \\(?:angle|triangle|overline){{?[A-Z]{{1,3}}}}? | \|[A-Z]{{2}}\| | \({_L}(?:,{_L})+\)
+_NAME = re.compile(rf"""{_L} | [A-Z]{{2,4}} | \\(?:angle|triangle|overline|vec){{?[A-Za-z]{{1,3}}}}? | \|[A-Z]{{2}}\| | \({_L}(?:,{_L})+\)
     | \\frac{{[A-Z]{{2}}}}{{[A-Z]{{2}}}} | \\frac{{dy}}{{dx}} | \w{{1,2}}(?::\w{{1,2}})+ | {_L}\({_L}\)
     | (?:[A-Zfghnp]|\\EE)(?:_\w)?'*(?:\^{{-1}})?(?:\([^()+]*\)|\[[^\[\]+]*\]) | .*\\(?:gcd|lcm|max|min|det|sum|prod|int|lim|lfloor|lceil|bmod).*
     | (?:the)?(?:area|perimeter|volume|length|sum|distance|ratio|probability|answer)""", re.VERBOSE)
@@ -617,8 +620,9 @@ def same_value(g, p):
     units = [{leaf for leaf in leaves(tree) if leaf[0] == '"'} - {'"unit'} for tree in (g, p)]
     known = {'"unit': Fraction(1)}
     if ('"%' in units[0]) != ('"%' in units[1]):
-        hundred = constant(replace(g if '"%' in units[0] else p, '"%', "1"))
-        if not isinstance(hundred, Fraction):
+        percent = g if '"%' in units[0] else p
+        hundred = constant(replace(percent, '"%', "1"))
+        if not isinstance(hundred, Fraction) or leaves(percent).count('"%') > 1:
             return False
         return hundred >= 1 and agree(g, p, {'"%': Fraction(1)}) or (hundred / 100).denominator > 1 and agree(g, p, {'"%': Fraction(1, 100)})
     for a, b, extra in ((g, p, units[0] - units[1]), (p, g, units[1] - units[0])):                        # 5 J
@@ -647,13 +651,13 @@ def assigned(tree):
         return dict(zip(tree[1][1:-1].split(","), tree[2][1:])), True
 
 def items_of(tree):
-    """The items of a list or set; x = 1, x = 2 and x_1 = 1, x_2 = 2 and n = 2, 3 without their one name."""
+    """(items, name) of a list or set; x = 1, x = 2 and x_1 = 1, x_2 = 2 and n = 2, 3 have one name for all."""
     items = [meaning(item) for item in expand(tree)[1:]]
     names = {item[1].split("_")[0] for item in items if item[0] == "named"}
-    parts = min(names, default="").strip("()").split(",")
-    if len(names) == 1 and items[0][0] == "named" and parts == sorted(parts):
+    name = min(names, default="")
+    if len(names) == 1 and items[0][0] == "named" and name.strip("()").split(",") == sorted(name.strip("()").split(",")):
         items = [item[2] if item[0] == "named" else item for item in items]
-    return [x for i, x in enumerate(items) if tree[0] != "\\{\\}" or not any(same(x, y) for y in items[:i])]
+    return [x for i, x in enumerate(items) if tree[0] != "\\{\\}" or not any(same(x, y) for y in items[:i])], name
 
 def paired(a, b):
     """True if the items of two lists can be paired, in any order."""
@@ -690,7 +694,7 @@ def same(g, p):
     names = assigned(g), assigned(p)
     if all(names):
         indexed = not names[0][1] and not names[1][1] and len({n.split("_")[0] for n in (*names[0][0], *names[1][0])}) == 1
-        return indexed and paired(items_of(g), items_of(p)) or names[0][0].keys() == names[1][0].keys() and all(
+        return indexed and paired(items_of(g)[0], items_of(p)[0]) or names[0][0].keys() == names[1][0].keys() and all(
             same(value, names[1][0][name]) for name, value in names[0][0].items())
     for given, other in ((names[0], p), (names[1], g)):
         if given and other[0] == "()":                     # names in another order than the alphabet's: of the gold answer only
@@ -716,12 +720,13 @@ def same(g, p):
         if a[0] == ":" and is_value(b) and len(a) == 3 and not re.fullmatch(r"\d\d", str(a[2])):       # no time of day
             return lift(constant(b)) % 1 != 0 and same_value(("/", *a[1:]), b)
     if all(kind in (*_JOINTS, "\\{\\}") for kind in kinds):
-        a, b = items_of(g), items_of(p if g[0] != "\\{\\}" else ("\\{\\}", *expand(p)[1:]))
-        if paired(a, b) and (kinds[0] == kinds[1] or not any(isinstance(item[0], Chain) for item in a)):
+        (a, name), (b, other) = items_of(g), items_of(p if g[0] != "\\{\\}" else ("\\{\\}", *expand(p)[1:]))
+        if (name == other or not name or not other) and paired(a, b) and (kinds[0] == kinds[1] or not any(isinstance(item[0], Chain) for item in a)):
             return True
     if kinds[0] == kinds[1] and kinds[0] in ("()", "[]", "(]", "[)", ":", "matrix", "row"):
         return len(g) == len(p) and all(map(same, g[1:], p[1:]))
     if "matrix" in kinds:
+        g, p = (t if t[0] != "neg" else ("*", ("neg", "1"), t[1]) for t in (g, p))
         g, p = (("matrix", *(("row", *(("*", t[1], x) for x in row[1:])) for row in t[2][1:]))
                 if t[0] in ("*", " ") and t[2][0] == "matrix" else t for t in (g, p))
         return g[0] == p[0] == "matrix" and same(g, p)

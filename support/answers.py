@@ -97,7 +97,7 @@ _WORDS = {*_SCALES, *"and or to per yes no on odd two square cubic sq percent de
 
 def repeating(m):
     """0.1\\overline{6}, 0.\\dot{1}4\\dot{2} as a fraction."""
-    integer, decimals, period = m[1], m[2], (m[3] or m[4]) + (m[5] or "") + (m[6] or "")
+    integer, decimals, period = m[1], m[2], (m[3] or m[4]) + (m[5] or "") + (m[7] or "")
     whole = int(integer + decimals + period) - int("0" + integer + decimals)
     return "\\frac{%d}{%d}" % Fraction(whole, (10 ** len(period) - 1) * 10 ** len(decimals)).as_integer_ratio()
 
@@ -114,12 +114,12 @@ _CLEAN = [(re.compile(pattern), new) for pattern, new in [
     (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|bf|it|rm|boldsymbol|math(?:bf|it|sf|tt|cal)|bm|underline"
      r"|ensuremath|boxed|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])|\\(?:textcolor|colorbox|color)\s*\{\w+\}|\\[hv]space\*?\s*\{[^{}]*\}", " "),
     (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "), (r"\\frac (\d)", r"\\frac{\1}"), (r"(\\frac ?\{[^{}]*\})\s*(\d)", r"\1{\2}"),
-    (r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\\1\1 "), (r"\\RR\s*_\s*\{?\s*\\ge[a-z]*\s*0\s*\}?", r"[0,\\infty)"),
-    (r"\^\s*\{?\s*\\(?:circ|degree)(?![a-z])\s*\}?", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "), (r"\{:\}", ":"),
+    (r"\\mathbb\s*(\{)?\s*([A-Z])\s*(?(1)\})", r"\\\2\2 "), (r"\\RR\s*_\s*(\{)?\s*\\ge[a-z]*\s*0\s*(?(1)\})", r"[0,\\infty)"),
+    (r"\^\s*(\{)?\s*\\(?:circ|degree)(?![a-z])\s*(?(1)\})", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "), (r"\{:\}", ":"),
     (r"(?<![\d^_.])\d{1,3}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;: ]| |')\d{3})+(?!\d|\s*/|\s*\\frac)",
      lambda m: re.sub(r"\D+", "", m[0])),                                                          # 10{,}000
     (r"\\(?:q?quad(?![a-zA-Z])|[,;:!> ()]|\[|\](?!\d))", " "), (r"(?<=\d) +x +(?=10\s*\^)", r"\\times "),
-    (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))(?:(\d*)\\dot\s*\{?(\d)\}?)?", repeating),
+    (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))(?:(\d*)\\dot\s*(\{)?(\d)(?(6)\}))?", repeating),
     (r"\b([aApP])\. ?[mM]\.?", r"\1m"), (r"\b(sq|in|ft|cm)\.", r"\1 "), (r"(?<=[\d)}])( *)([a-zA-Z]{2,})(?![a-zA-Z])", plain_unit)]]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|[mh]box|emph|mathrm|operatorname)(?![a-z])\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
@@ -140,14 +140,14 @@ def tokenize(text):
         text = pattern.sub(new, text)
     for _ in range(4):
         text = _TEXT.sub(lambda m: re.sub(r'(?<![\\"a-zA-Z-])[^\W\d_]+(?:-[^\W\d_]+)*', r'"\g<0>', m[1]) + " ", text)
-    text = re.sub(r'(?<=\d)\s*\^\s*\{?\s*"(st|nd|rd|th)\s*\}?', r'"\1', text)
+    text = re.sub(r'(?<=\d)\s*\^\s*(\{)?\s*"(st|nd|rd|th)\s*(?(1)\})', r'"\2', text)
     found = re.findall(r'\d+(?:\.\d+)?|\.\d+|\\[a-zA-Z]+|\\.|"[^\W\d_]+(?:-[^\W\d_]+)*|[^\W\d_]+|\S', text)
     prose = all(re.fullmatch(r"""["]?[^\W\d_][\w-]*|[-,.'()]""", token) for token in found)
     tokens = []
     for token in found:
         if token.strip('\\"') in _MACROS and token != '"sec':
             token = "\\" + token.strip('\\"')
-        elif token.isalpha() and (not token.isascii() or token in _WORDS or len(token) > 3 and (prose or token in _UNITS)
+        elif token.isalpha() and (not token.isascii() or token.lower() in _WORDS or len(token) > 3 and (prose or token in _UNITS)
                                   or prose and len(token) > 1 and token.isupper() or re.match("[A-Z][a-z]{2}", token)):
             token = '"' + token
         token = _SAME.get(token, token)
@@ -264,9 +264,9 @@ class Reader:
         if token in _CLOSE:
             return self.bracket(token)
         if token == "{":
-            value, macro = self.tree(), self.accept("\\over", "\\choose", "}")
+            value, macro = self.tree(), self.expect("\\over", "\\choose", "}")
             if macro != "}":
-                value = ({"\\over": "/", "\\choose": "\\binom", False: ""}[macro], value, self.tree())
+                value = ("/" if macro == "\\over" else "\\binom", value, self.tree())
                 self.expect("}")
             return value
         if token in ("\\frac", "\\binom"):
@@ -514,7 +514,7 @@ def is_value(tree):
     """True for a number or an expression."""
     if isinstance(tree, str):
         return tree not in _CONSTANTS[1:]
-    return tree[0] in _EXACT or tree[0] in _ROUNDED or tree[0] in ("call", "'", "_")
+    return tree[0] in ("call", "'", "_") or (tree[0] in _EXACT or tree[0] in _ROUNDED) and all(map(is_value, tree[1:]))
 
 def inside(tree, x, name):
     """True if the number x is in the set that a tree describes; name: the letter of its relations."""
@@ -606,9 +606,12 @@ def decimal(tree):
         return Number(d.value * ten, d.digits, d.ulp * ten)
 
 def rounds(exact, rough):
-    """True if a decimal is the exact value to its digits."""
-    d = decimal(unitless(rough))
-    return same(exact, rough) or bool(d) and abs(lift(constant(exact)) * (100 if '"%' in leaves(rough) else 1) - lift(d.value)) <= lift(d.ulp)
+    """True if a decimal rounds, or cuts off, the exact value."""
+    if same(exact, rough):
+        return True
+    d, percent = decimal(unitless(rough)), 100 if '"%' in leaves(rough) else 1
+    error = abs(lift(constant(exact))) * percent - abs(lift(d.value)) if d else mp.inf
+    return -lift(d.ulp) / 2 <= error < lift(d.ulp) if d else False
 
 def unitless(tree):
     """A product without the unit at its end."""
@@ -735,7 +738,7 @@ def same(g, p):
         signs = [{">": "<", "\\ge": "\\le"}.get(kind.ops[0], kind.ops[0]) for kind in kinds]
         a, b = (("-", t[2], t[1]) if flip else ("-", *t[1:]) for t, flip in zip((g, p), flips))
         return signs[0] == signs[1] in ("<", "\\le") and proportional(a, b, positive=True)
-    return same_sets(g, p)
+    return not is_value(g) and not is_value(p) and same_sets(g, p)
 
 # --- answers ------------------------------------------------------------------------------------------------
 

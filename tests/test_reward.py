@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 
 import jinja2
 import pytest
@@ -429,6 +431,43 @@ def test_format_prompt():
     assert math.startswith("\0<user>") and "\\boxed{}" in math and math.endswith("\n\nWhat is 1+1?<assistant>")
 
 
+class Thinker:
+    """Ids are characters, and those from 1000 on the special tokens of a model that thinks."""
+    special = {1000: "<think>", 1001: "</think>", 1002: "<|im_end|>", 1003: "<pad>"}
+    added_tokens_decoder = {i: types.SimpleNamespace(special=True, content=text) for i, text in special.items()}
+    def ids(self, text):
+        return [{t: i for i, t in self.special.items()}.get(part, ord(part[0])) for part in re.findall(r"</?think>|<\|im_end\|>|<pad>|.", text, re.DOTALL)]
+    def decode(self, ids, skip_special_tokens):
+        return "".join("" if i > 999 and skip_special_tokens else self.special.get(i, chr(i % 1000)) for i in ids)
+
+
+@pytest.mark.parametrize("prompt, response, text, status", [
+    ("Q:", r"\boxed{7}<|im_end|><pad><pad>", r"\boxed{7}", "right"),
+    ("Q:<think>\n", r"maybe \boxed{7}", r"<think>maybe \boxed{7}", "no_answer"),               # the thought did not end
+    ("Q:<think>\n", r"\boxed{6}</think>\boxed{7}<|im_end|>", r"<think>\boxed{6}</think>\boxed{7}", "right"),
+    ("Q:<think>\n", r"\boxed{7}</think>\boxed{6}", r"<think>\boxed{7}</think>\boxed{6}", "wrong"),
+    ("Q:<think>\n", r"\boxed{7}</think>", r"<think>\boxed{7}</think>", "no_answer"),
+    ("Q:<think>\n\n</think>\n", r"\boxed{7}", r"\boxed{7}", "right"),                          # thinking is switched off
+    ("Q:", r"<think>\boxed{6}</think>\boxed{7}", r"<think>\boxed{6}</think>\boxed{7}", "right"),
+    ("Q:", r"<think>\boxed{7}", r"<think>\boxed{7}", "no_answer"),
+])
+def test_only_what_follows_the_thinking_counts(prompt, response, text, status):
+    tokenizer = Thinker()
+    decoded = reward.decode(tokenizer, tokenizer.ids(response), tokenizer.ids(prompt))
+    assert decoded == text
+    score, = score_batch([decoded], [{"answer": "7"}])
+    assert score.status == status and score.reward == (status == "right")
+    cut, = score_batch([decoded], [{"answer": "7"}], truncated=[True])
+    assert cut.status == ("right" if status == "right" else "truncated")
+
+
+def test_decode_of_a_tokenizer_of_the_hub_is_what_it_was(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / "tiny" / "base")
+    ids = tokenizer("1+2*3").input_ids + [tokenizer.eos_token_id]
+    assert reward.decode(tokenizer, ids, ids[:1]) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
 def write(tmp_path, *rows):
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
@@ -444,6 +483,29 @@ def test_unreadable_gold_answers_are_dropped_and_named(tmp_path, capsys):
     assert all(p["task"] == "math" for p in problems)
     for gold in golds[1:9]:
         assert not verify_math(rf"\boxed{{{gold}}}", gold), gold
+
+
+def test_gold_answers_of_every_form_are_read_or_dropped_and_named(tmp_path, capsys):
+    golds = [("It is 3+4.\n#### 7", "7"), ("So 1,234.\n#### 1,234 ", "1,234"), ({"a": 1}, None), (float("nan"), None), (True, None),
+             ("9" * 5000, None), ("\ud800", None), ("5\udfff", None), (["3", "4"], "3"), ([], None), (0, "0"), (2.5, "2.5")]
+    rows = [{"problem": f"p{i}", "answer": g} for i, (g, _) in enumerate(golds)]
+    rows += [{"problem": "  ", "answer": "5"}, {"problem": "lone \ud800", "answer": "5"}, {"problem": "s1", "solution": "It is four."},
+             {"problem": "s2", "solution": "It is \\boxed{4}."}, {"problem": "s3", "solution": "four: #### 4"}, {"problem": "s4", "solution": "34"},
+             '{"problem": "p", "answer": ' + "9" * 5000 + "}"]
+    problems = load_problems(write(tmp_path, *rows))
+    wanted = {f"p{i}": text for i, (_, text) in enumerate(golds) if text} | {"s2": "4", "s3": "4", "s4": "34"}
+    assert {p["problem"]: p["answer"] for p in problems} == wanted
+    dropped = [i for i, (_, text) in enumerate(golds, 1) if not text] + [13, 14, 15, 19]
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1 and str(dropped) in warning
+
+
+@pytest.mark.parametrize("text", ['[{"problem": "p", "answer": "5"}]', '[\n  {"problem": "p", "answer": "5"}\n]'])
+def test_a_json_array_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "data.json").write_text(text)
+    with pytest.raises(ValueError, match="one object a line") as error:
+        load_problems(str(tmp_path / "data.json"))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("row, words", [

@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 from jinja2 import TemplateError
 
-from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, number, read, readable, same_answer, same_number,
-                             tokenize)
+from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, number, read, readable,
+                             same_answer, same_number, tokenize)
 from support.sandbox import Limits, check_code, log_sandbox, read_tests
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
-MAX_ANSWER = 300                      # characters; a longer answer is wrong unread, unless it is the gold answer
+MAX_ANSWER = 300                      # characters; a longer answer is right only if it is the gold answer
 
 
 class Score(NamedTuple):
@@ -62,8 +62,8 @@ def format_prompt(problem, tokenizer):
     return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
 
 def decode(tokenizer, token_ids, prompt_ids):
-    """Text of a response with <think> and </think>, special tokens or not, and with the <think> that the prompt
-    ended in; without the other special tokens."""
+    """Text of a response with <think> and </think>, special tokens or not, and begun by the <think> that the
+    prompt ended in; without the other special tokens."""
     dropped = {i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()
                if token.special and token.content not in ("<think>", "</think>")}
     text = tokenizer.decode([i for i in token_ids if i not in dropped], skip_special_tokens=False)
@@ -85,17 +85,19 @@ def extract_expression(response):
 def verify_countdown(response, problem):
     """True if the final expression, up to the first =, is + - * / ( ) on given integers, each used at most as
     often as given, and its exact value is the target."""
-    operators = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "neg": operator.neg}
+    operators = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+                 "neg": operator.neg}
     text, numbers = (extract_expression(response) or "")[:MAX_ANSWER + 1], list(problem["numbers"])
     def value(tree):
         if isinstance(tree, str):
             numbers.remove(int(tree) if tree == str(int(tree)) else None)  # ValueError: not given, or used up
             return Fraction(tree)
         return operators[tree[0]](*map(value, tree[1:]))
-    plain = text.translate(SIGNS).isascii() and not re.search(r"(?<!\\)[,;]|\d\s+\d|\d\s*\\[a-z]*frac|(?i:answer)", text)
+    odd = re.search(r"(?<!\\)[,;]|\d\s+\d|\d\s*\\[a-z]*frac|(?i:answer)", text)      # 1 3/4, "answer: 25+5"
     try:
         tokens = tokenize(text)
         tokens = tokens[:tokens.index("=")] if "=" in tokens else tokens
+        plain = text.translate(SIGNS).isascii() and not odd
         return plain and len(text) <= MAX_ANSWER and value(read(tokens)) == problem["target"]
     except (Unreadable, ValueError, KeyError, ZeroDivisionError, RecursionError):
         return False
@@ -242,7 +244,7 @@ DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\.
                               r"|\n\nRemember to put your answer on .*$", re.DOTALL)
 
 def gold_answer(wanted, solution):
-    """The answer in a box, after GSM8K's ####, or the whole text if that is no solution; "" if there is none."""
+    """The answer in a box or after GSM8K's ####, else all of it if it is no solution; "" if there is none."""
     if isinstance(wanted, (dict, bool)) or wanted != wanted:               # NaN
         return ""
     text = str(wanted)
@@ -291,8 +293,9 @@ def load_problems(path):
     problems, dropped, seen, repeated = [], [], set(), 0
     for i, row in rows:
         try:
-            row = json.loads(row, parse_int=lambda n: int(n) if len(n) < 4000 else n) if isinstance(row, bytes) else row
-            row = as_problem(row)                          # not UTF-8: a ValueError
+            if isinstance(row, bytes):                     # not UTF-8: a ValueError
+                row = json.loads(row, parse_int=lambda n: int(n) if len(n) < 4000 else n)
+            row = as_problem(row)
             task = row["task"]
             missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
                        for name in FIELDS[task] if row.get(name) is None]
@@ -301,7 +304,8 @@ def load_problems(path):
                                   if not isinstance(row[name], kinds.get(name, object))
                                   or name == "numbers" and not all(isinstance(n, int) for n in row[name])]
         except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-            missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8, one object a line, whose task is one of {list(FIELDS)}"]
+            missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8, one object a line, "
+                       f"whose task is one of {list(FIELDS)}"]
         if missing:
             raise ValueError(f"{path}, row {i}: {missing[0]}")
         if row["problem"] in seen:
@@ -311,7 +315,8 @@ def load_problems(path):
         usable = task == "countdown" or task == "math" and readable(row["answer"])
         if task == "code":
             usable = read_tests(row["tests"]) is not None
-        usable = usable and row["problem"].strip() and not re.search("[\ud800-\udfff]", row["problem"] + str(row.get("answer")))
+        text = row["problem"] + str(row.get("answer"))
+        usable = usable and row["problem"].strip() and not re.search("[\ud800-\udfff]", text)
         row["source"] = str(row.get("source") or os.path.basename(path).removesuffix(".jsonl"))
         (problems if usable else dropped).append(row if usable else i)
     if not problems:

@@ -243,7 +243,7 @@ class Reader:
         """A number, letter, unit, run of words, bracket, or command with its arguments."""
         before, token, word = self.tokens[self.at - 1] if self.at else "(", self.next(), self.next().lstrip('"')
         self.at += 1
-        if token[0].isdigit() or token[0] == ".":
+        if re.match(r"\.?\d", token):
             return self.numeral(token)
         if word in _SCALES and before[0].isdigit():
             return str(_SCALES[word])

@@ -360,13 +360,14 @@ def read(tokens):
     words = [token.lstrip('"').lower() for token in tokens[:4]]
     start = max((words.index(label) + 1 for label in ("answer", "option", "choice") if label in words), default=0)
     tokens = tokens[start + (words[start:start + 1] in (["is"], [":"])) if start else 0:]
-    m = re.match(r'(?:\( "?([A-H]) \)(?: [.:-])?|"?([A-H])(?: [).:]| -(?= "))) (?! *(?:[,+]|"and|"or|-))', " ".join(tokens) + " ")
+    m = re.match(r'(?:(?:(\{) )?\( "?([A-H]) \)(?(1) \})(?: [.:-])?|"?([A-H])(?: [).:]| -(?= "))) (?! *(?:[,+]|"and|"or|-))',
+                 " ".join(tokens) + " ")
     rest = tokens[len(m[0].split()):] if m else ()
-    if m and (len(rest) > 1 or not rest or not _LETTER.fullmatch(rest[0])):
+    if m and not re.fullmatch('"?[A-Za-z]', "".join(rest)):
         value = read(rest) if rest else ""
-        if _LETTER.fullmatch(str(value)):
+        if re.fullmatch("[A-Za-z]", str(value)):
             raise Unreadable("two choices")
-        return ("choice", m[1] or m[2], value) if rest else m[1] or m[2]
+        return ("choice", m[2] or m[3], value) if rest else m[2] or m[3]
     reader = Reader(tokens)
     reader.accept("=")
     tree = reader.tree()
@@ -711,7 +712,7 @@ def same(g, p):
         return False
     if "in" in kinds:                                      # k \in Z
         return (kinds[0] != kinds[1] or g[1] == p[1]) and same(*(tree[2] if tree[0] == "in" else tree for tree in (g, p)))
-    if "named" in kinds and "choice letter" and any(_LETTER.fullmatch(str(t[2])) for t in (g, p) if t[0] == "named"):
+    if any(_LETTER.fullmatch(str(tree[2])) for tree in (g, p) if tree[0] == "named"):                    # A = B is not B
         return False
     if "named" in kinds:
         return kinds != ("named", "named") and same(*(tree[2] if tree[0] == "named" else tree for tree in (g, p)))

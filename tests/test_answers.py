@@ -1,17 +1,14 @@
 """Tests of support/answers.py: every verdict follows from mathematics; the last test from one change of one character."""
 
-import json
 import random
 import re
-import subprocess
-import sys
 import time
 
 import pytest
 
 import reward
 from reward import extract_boxed, score_batch, verify_math
-from support.answers import readable, same_answer
+from support.answers import same_answer
 
 SECONDS = 60                                    # generous: the machines that run tests are busy
 

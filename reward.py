@@ -6,10 +6,10 @@ Plain numbers and countdown are exact arithmetic on at most 300 characters and a
 Expressions (sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the
 response its reward.
 """
-import ast
 import ctypes
 import json
 import logging
+import operator
 import os
 import re
 import resource
@@ -27,11 +27,12 @@ from typing import NamedTuple
 
 from jinja2 import TemplateError
 
-from support.answers import SIGNS, extract_boxed, final_text, number, readable, same_answer, same_number
+from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, number, read, readable,
+                             same_answer, same_number, tokenize)
 from support.sandbox import Limits, check_code, log_sandbox, read_tests
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
-MAX_ANSWER = 300                      # characters; a longer answer is wrong unread
+MAX_ANSWER = 300                      # characters; a longer answer is right only if it is the gold answer
 
 
 class Score(NamedTuple):
@@ -60,6 +61,15 @@ def format_prompt(problem, tokenizer):
         return tokenizer(text, add_special_tokens=False).input_ids         # the template wrote the BOS
     return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
 
+def decode(tokenizer, token_ids, prompt_ids):
+    """Text of a response with <think> and </think>, special tokens or not, and begun by the <think> that the
+    prompt ended in; without the other special tokens."""
+    dropped = {i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()
+               if token.special and token.content not in ("<think>", "</think>")}
+    text = tokenizer.decode([i for i in token_ids if i not in dropped], skip_special_tokens=False)
+    before = tokenizer.decode(list(prompt_ids)[-32:], skip_special_tokens=False)
+    return "<think>" * (before.rfind("<think>") > before.rfind("</think>")) + text
+
 def extract_code(response):
     """Content of the last closed ```python (or untagged) fence after </think>; None if there is none."""
     blocks = [part.partition("\n") for part in final_text(response).split("```")[1:-1:2]]
@@ -69,29 +79,27 @@ def extract_code(response):
 # --- countdown ----------------------------------------------------------------------------------------------
 
 def extract_expression(response):
-    """The last box, else the last line that is not empty; in plain characters, up to the first =."""
-    text = extract_boxed(response) or (final_text(response).strip().splitlines() or [""])[-1]
-    text = text[:MAX_ANSWER + 1].translate(SIGNS)
-    for latex, plain in {"\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": ""}.items():
-        text = text.replace(latex, plain)
-    return text.partition("=")[0].strip(" .") or None
+    """The last box, else the last line that is not empty."""
+    return extract_boxed(response) or (final_text(response).strip().splitlines() or [""])[-1].strip() or None
 
 def verify_countdown(response, problem):
-    """True if the final expression is + - * / ( ) on given integers, each used at most as often as given, and
-    its exact value is the target."""
-    operators = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"}
-    text, numbers = extract_expression(response) or "", list(problem["numbers"])
-    def value(node):
-        if isinstance(node, ast.Constant):
-            numbers.remove(node.value)                                     # ValueError: not given, or used up
-            return Fraction(node.value)
-        if isinstance(node, ast.UnaryOp):
-            return value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
-        return getattr(value(node.left), operators[type(node.op)])(value(node.right))
+    """True if the final expression, up to the first =, is + - * / ( ) on given integers, each used at most as
+    often as given, and its exact value is the target."""
+    operators = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+                 "neg": operator.neg}
+    text, numbers = (extract_expression(response) or "")[:MAX_ANSWER + 1], list(problem["numbers"])
+    def value(tree):
+        if isinstance(tree, str):
+            numbers.remove(int(tree) if tree == str(int(tree)) else None)  # ValueError: not given, or used up
+            return Fraction(tree)
+        return operators[tree[0]](*map(value, tree[1:]))
+    odd = re.search(r"(?<!\\)[,;]|\d\s+\d|\d\s*\\[a-z]*frac|(?i:answer)", text)      # 1 3/4, "answer: 25+5"
     try:
-        plain = len(text) <= MAX_ANSWER and re.fullmatch(r"[\d+\-*/() ]+", text, re.ASCII)
-        return bool(plain) and value(ast.parse(text, mode="eval").body) == problem["target"]
-    except (SyntaxError, ValueError, KeyError, AttributeError, ZeroDivisionError, RecursionError):
+        tokens = tokenize(text)
+        tokens = tokens[:tokens.index("=")] if "=" in tokens else tokens
+        plain = text.translate(SIGNS).isascii() and not odd
+        return plain and len(text) <= MAX_ANSWER and value(read(tokens)) == problem["target"]
+    except (Unreadable, ValueError, KeyError, ZeroDivisionError, RecursionError):
         return False
 
 # --- workers ------------------------------------------------------------------------------------------------
@@ -148,7 +156,8 @@ def first_look(response, problem):
     if task == "code" or len(answer) <= MAX_ANSWER:
         gold, given = (number(str(problem["answer"])), number(answer)) if task == "math" else (None, None)
         return answer, None if not gold or not given else "right" if same_number(gold, given) else "wrong"
-    return answer, "wrong"
+    same = task == "math" and "".join(answer.split()) == "".join(str(problem["answer"]).split())
+    return answer, "right" if same else "wrong"
 
 def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
     """A Score for each response, in order. A judgement that hangs (timeout seconds), dies or fails costs its
@@ -234,6 +243,15 @@ FIELDS = {"math": ["problem", "answer"], "code": ["problem", "tests"],
 DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\..*?\n\n"
                               r"|\n\nRemember to put your answer on .*$", re.DOTALL)
 
+def gold_answer(wanted, solution):
+    """The answer in a box or after GSM8K's ####, else all of it if it is no solution; "" if there is none."""
+    if isinstance(wanted, (dict, bool)) or wanted != wanted:               # NaN
+        return ""
+    text = str(wanted)
+    marked = re.search(r"####\s*(\S.*?)\s*$", text)
+    boxed = extract_boxed(text) or (marked and marked[1])
+    return boxed or ("" if solution and not number(text) else text)
+
 def as_problem(row):
     """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode or a benchmark, with our names for what they
     share."""
@@ -250,7 +268,7 @@ def as_problem(row):
         wanted = first("solution") if wanted is None else wanted
         if isinstance(wanted, list):                       # OlympiadBench
             wanted = ", ".join(map(str, wanted[:None if low.get("is_multiple_answer") else 1]))
-        wanted = wanted if wanted is None else extract_boxed(str(wanted)) or str(wanted)
+        wanted = wanted if wanted is None else gold_answer(wanted, wanted is low.get("solution"))
     ours = {"task": task, "problem": problem, **({names[0]: wanted} if names else {})}
     return {**row, **{name: value for name, value in ours.items() if value is not None}}
 
@@ -275,7 +293,9 @@ def load_problems(path):
     problems, dropped, seen, repeated = [], [], set(), 0
     for i, row in rows:
         try:
-            row = as_problem(json.loads(row) if isinstance(row, bytes) else row)     # not UTF-8: a ValueError
+            if isinstance(row, bytes):                     # not UTF-8: a ValueError
+                row = json.loads(row, parse_int=lambda n: int(n) if len(n) < 4000 else n)
+            row = as_problem(row)
             task = row["task"]
             missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
                        for name in FIELDS[task] if row.get(name) is None]
@@ -284,7 +304,8 @@ def load_problems(path):
                                   if not isinstance(row[name], kinds.get(name, object))
                                   or name == "numbers" and not all(isinstance(n, int) for n in row[name])]
         except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-            missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8 whose task is one of {list(FIELDS)}"]
+            missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8, one object a line, "
+                       f"whose task is one of {list(FIELDS)}"]
         if missing:
             raise ValueError(f"{path}, row {i}: {missing[0]}")
         if row["problem"] in seen:
@@ -294,6 +315,8 @@ def load_problems(path):
         usable = task == "countdown" or task == "math" and readable(row["answer"])
         if task == "code":
             usable = read_tests(row["tests"]) is not None
+        text = row["problem"] + str(row.get("answer"))
+        usable = usable and row["problem"].strip() and not re.search("[\ud800-\udfff]", text)
         row["source"] = str(row.get("source") or os.path.basename(path).removesuffix(".jsonl"))
         (problems if usable else dropped).append(row if usable else i)
     if not problems:

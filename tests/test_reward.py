@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -11,290 +12,18 @@ import sys
 import textwrap
 import threading
 import time
+import types
 
 import jinja2
 import pytest
 
 from support import sandbox as programs
 import reward
-from reward import (Score, extract_boxed, extract_code, format_prompt, load_problems, score_batch, start_workers,
-                    verify_countdown, verify_math)
+from reward import (Score, extract_code, format_prompt, load_problems, score_batch, start_workers, verify_countdown,
+                    verify_math)
 
 ROOT = pathlib.Path(reward.__file__).parent
 SECONDS = 60                                    # generous: the machines that run tests are busy
-
-# --- math ------------------------------------------------------------------------------------------------------------
-
-CASES = [                                       # (response, gold answer, verdict, why)
-    ('The answer is \\boxed{0.0833333333333333}.', '\\frac{1}{12}', True, 'decimal with many digits'),
-    ('The answer is \\boxed{(1,4.5)}.', '(1,\\frac{9}{2})', True, 'tuple'),
-    ('The answer is \\boxed{-34x-45y+20z-100=0}.', '34x+45y-20z+100=0', True, 'same equation times -1'),
-    ('The answer is \\boxed{33.3}.', '\\frac{100}{3}', False, 'too few digits'),
-    ('The answer is \\boxed{0.333}.', '\\frac{1}{3}', False, 'too few digits'),
-    ('The answer is \\boxed{y=-\\frac12x+\\frac34}.', '2x+4y-3=0', True, 'same line'),
-    ('The answer is \\boxed{\\text{13}}.', '13', True, 'text wrapper'),
-    ('The answer is \\boxed{4\\sqrt(2)}.', '4', False, 'must not stop at the first token'),
-    ('The answer is \\boxed{2021}.', '\\pm 2021', False, 'one of two values'),
-    ('The answer is \\boxed{1:00}.', '12:00', False, 'clock times'),
-    ('The answer is \\boxed{\\frac{1}{2006!}}.', '\\frac{1}{2004!}', False, 'tiny numbers are not all equal'),
-    ('The answer is \\boxed{0.0000001}.', '0.0000002', False, 'tiny numbers are not all equal'),
-    ('The answer is \\boxed{1+\\frac{1}{\\mathrm e}}.', '1-\\frac{1}{\\mathrm e}', False, 'sign'),
-    ('The answer is \\boxed{2\\frac{1}{2}}.', '2.5', True, 'mixed number'),
-    ('The answer is \\boxed{1 1/4}.', '5/4', True, 'mixed number in plain text'),
-    ('The answer is \\boxed{2 2/3}.', '2', False, 'mixed number'),
-    ('The answer is \\boxed{D=(0,1.5)}.', 'D=(0,1)', False, 'interval end'),
-    ('The answer is \\boxed{n=1,2,3}.', 'n=2,3,4', False, 'list'),
-    ('The answer is \\boxed{15}.', '15\\mbox{ cm}^2', True, 'unit in the gold answer'),
-    ('The answer is \\boxed{90}.', '90^\\circ', True, 'degrees sign'),
-    ('The answer is \\boxed{\\frac{\\pi}{2}}.', '90^\\circ', False, 'radians are not degrees'),
-    ('The answer is \\boxed{[1,2]}.', '(1,2)', False, 'closed against open'),
-    ('The answer is \\boxed{(2,1)}.', '(1,2)', False, 'order in a tuple'),
-    ('The answer is \\boxed{2,1}.', '1,2', True, 'a list of solutions has no order'),
-    ('The answer is \\boxed{5, 6}.', '5', False, 'extra answer'),
-    ('The answer is \\boxed{10{,}000}.', '10000', True, 'thousands separator'),
-    ('The answer is \\boxed{12_{3}}.', '12', False, 'base 3'),
-    ('The answer is \\boxed{\\text{E}}.', 'E', True, 'choice letter'),
-    ('The answer is \\boxed{34.0}.', '34', True, 'trailing zero'),
-    ('The answer is \\boxed{034}.', '34', True, 'leading zero (AIME)'),
-    ('The answer is \\boxed{10001}.', '10000', False, 'no relative tolerance on integers'),
-    ('The answer is \\boxed{50}.', '0.5', False, 'no factor of 100'),
-    ('The answer is \\boxed{9^{9^{9^{9}}}}.', '5', False, 'power tower, must answer at once'),
-    ('The answer is \\boxed{}.', '5', False, 'empty box'),
-    ('The answer is \\boxed{5}.', '', False, 'empty gold is never right'),
-    ('So \\boxed{5} no wait, \\boxed{7}.', '7', True, 'last box counts'),
-    ('The answer is \\boxed{42', '42', False, 'unclosed box'),
-    ('The answer is 42.', '42', False, 'no box'),
-    ('It is \\boxed 2', '2', True, 'box without braces'),
-    ('maybe 1, 2, 3, 4, 5, 6, 7, 8, 9', '7', False, 'answer dumping'),
-    ('Note 2003^{2002^{2001}} mod 1000. \\boxed{009}', '9', True, 'tower in the prose, answer in under a second'),
-    ('<think>try \\boxed{3}</think> done', '3', False, 'box only inside the thinking'),
-    ('\\boxed{\\frac{1}{\\sqrt{2}}}', '\\frac{\\sqrt{2}}{2}', True, 'nested braces'),
-]
-
-RIGHT = [                                       # (kind, gold answer, other ways to write it)
-    ("decimal", r"\frac{1}{7}", ["0.142857142857", "0.14285714285714285", "1/7", r"\dfrac{1}{7}", r"\tfrac17"]),
-    ("decimal", "0.125", [r"\frac18", "1/8", ".125", "0.1250", r"1.25\times 10^{-1}"]),
-    ("decimal", r"\sqrt{2}", ["1.41421356", r"\sqrt2", r"\frac{2}{\sqrt{2}}", "sqrt(2)", r"2^{1/2}", r"\sqrt[4]{4}"]),
-    ("decimal", r"\pi", ["3.14159265", "π", r"\pi "]),
-    ("tuple", r"(3,\frac{1}{2})", ["(3, 0.5)", r"\left(3,\frac12\right)", "(3,1/2)", r"\left( 3, \tfrac{1}{2} \right)"]),
-    ("tuple", "(1,-2,3)", ["( 1, -2, 3 )", r"(1,\,-2,\,3)"]),
-    ("tuple", "(5,2)", [r"(x,y)=(5,2)", r"\langle 5,2\rangle"]),
-    ("interval", r"(-\infty,3]", [r"(-\infty, 3.0]", r"x\le 3", r"x \leq 3", r"x\in(-\infty,3]", r"3 \ge x"]),
-    ("interval", r"[0,\frac{1}{2})", ["[0,0.5)", r"\left[0,\frac{1}{2}\right)", r"0\le x<\frac12"]),
-    ("interval", r"x>2", [r"(2,\infty)", "2<x", r"x\in (2, \infty)", r"(2, +\infty)"]),
-    ("set", r"\{1,2,3\}", [r"\{3,1,2\}", "1,2,3", r"\left\{1, 2, 3\right\}", r"\lbrace 1,2,3\rbrace"]),
-    ("set", r"\emptyset", [r"\varnothing", r"\{\}", "∅"]),
-    ("set", "5", [r"\{5\}", r"x\in\{5\}"]),
-    ("union", r"(-\infty,-1)\cup(1,\infty)", [r"(1,\infty)\cup(-\infty,-1)", r"(-\infty, -1) \cup (1, +\infty)", "(-∞,-1)∪(1,∞)"]),
-    ("union", r"[0,1]\cup\{3\}", [r"\{3\}\cup[0,1]"]),
-    ("equation", "x+y=3", ["y=3-x", "2x+2y=6", "3-x-y=0", "x=3-y"]),
-    ("equation", "x^2+y^2=4", ["y^2+x^2-4=0", r"x^2 = 4-y^2"]),
-    ("equation", "y=2x+1", ["2x+1", "y-2x=1", "2x-y+1=0", "y = 1+2x"] ),
-    ("unit", r"15\text{ cm}^2", ["15", "15 cm^2", r"15\,\text{cm}^2", r"15\mathrm{~cm}^2"]),
-    ("unit", "12", [r"12\text{ meters}", "12 hours", r"12\mbox{ inches}", r"12\,\mathrm{kg}", r"12 \text{ m/s}", r"12\ \text{units}"]),
-    ("unit", r"2.5\text{ hours}", [r"\frac52", "2.5", r"2\frac12\text{ hours}"]),
-    ("degrees", r"45^\circ", ["45", r"45^{\circ}", "45°", "45 degrees", r"45\degree", r"45\text{ degrees}", r"\angle A=45^\circ"]),
-    ("degrees", r"\frac{1}{2}", [r"\sin 30^\circ", r"\cos(60^\circ)"]),
-    ("percent", r"50\%", ["50%", "50", r"50\text{ percent}", r"0.5", "50 percent"]),
-    ("percent", "12.5", [r"12.5\%", r"12\frac12\%"]),
-    ("mixed", r"3\frac{1}{4}", ["3.25", r"\frac{13}{4}", "13/4", "3 1/4", r"3 \frac14", r"3\tfrac{1}{4}"]),
-    ("mixed", r"-\frac{5}{2}", [r"-2\frac12", "-2 1/2", "-2.5", r"\frac{-5}{2}", r"-\frac52", r"\frac{5}{-2}"]),
-    ("thousands", "1234567", ["1,234,567", r"1{,}234{,}567", r"1\,234\,567", "1 234 567", r"1,\!234,\!567", "1234567.0"]),
-    ("thousands", "10,000", ["10000", r"10{,}000", r"10^4", r"1\times10^4"]),
-    ("clock", "1:05", ["01:05", r"1:05\text{ p.m.}", r"\text{1:05}"]),
-    ("base", "101_2", ["101_{2}", r"101_{2}", r"(101)_2"]),
-    ("factorial", "120", ["5!", r"\frac{6!}{6}", r"\binom{10}{3}"]),
-    ("factorial", r"\frac{1}{2004!}", [r"\frac{2005}{2005!}"]),
-    ("tiny", "0.0000002", [r"2\times10^{-7}", "2e-7", r"2 \cdot 10^{-7}", r"\frac{2}{10^7}", r"0.2\times 10^{-6}"]),
-    ("scientific", r"3\times 10^8", ["300000000", r"3.0\times10^{8}", r"3 \cdot 10^8", "3e8", "300,000,000"]),
-    ("scientific", r"1.6\times 10^{-19}", [r"1.60 \times 10^{-19}", "1.6e-19", r"16\cdot10^{-20}"]),
-    ("text", r"\text{Sunday}", ["Sunday", "sunday", r"\textbf{Sunday}", r"\mbox{Sunday}", r"\mathrm{Sunday}"]),
-    ("text", "even", [r"\text{even}", r"\text{Even}"]),
-    ("choice", "C", ["(C)", r"\text{(C)}", r"\textbf{(C)}", r"\mathrm{C}", r"\text{C}", "C."]),
-    ("list", "1,-2", ["-2, 1", r"x=1,x=-2", r"x=-2\text{ or }x=1", r"1\text{ and }-2", r"\{1,-2\}", "1 or -2", "-2;1"]),
-    ("list", "(1,2),(3,4)", ["(3,4), (1,2)", r"\{(1,2),(3,4)\}", r"(1,2)\text{ and }(3,4)"]),
-    ("plus-minus", r"\pm 3", ["3,-3", r"-3\text{ or }3", r"x=\pm3", "±3", r"\{-3,3\}", "+-3"]),
-    ("plus-minus", r"1\pm\sqrt{2}", [r"1+\sqrt2,1-\sqrt2", r"x=1\pm\sqrt2"]),
-    ("matrix", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", [r"\begin{bmatrix}1 & 2\\ 3 & 4\end{bmatrix}", r"\begin{pmatrix}1&2\\3&4.0\end{pmatrix}", r"\left(\begin{matrix}1&2\\3&4\end{matrix}\right)"]),
-    ("matrix", r"\begin{pmatrix}\frac12\\-1\end{pmatrix}", [r"\begin{pmatrix}0.5\\-1\end{pmatrix}", r"\begin{bmatrix} 1/2 \\ -1 \end{bmatrix}"]),
-    ("root", r"2\sqrt{3}", [r"\sqrt{12}", r"2\sqrt3", r"\frac{6}{\sqrt{3}}", r"2 \cdot \sqrt{3}", "2sqrt(3)", "2√3", r"\sqrt{3}\cdot2"]),
-    ("root", r"\frac{\sqrt{6}-\sqrt{2}}{4}", [r"\frac{\sqrt6-\sqrt2}4", r"\frac14(\sqrt6-\sqrt2)", r"\frac{\sqrt{2}(\sqrt{3}-1)}{4}"]),
-    ("root", r"\sqrt{2}+\sqrt{3}", [r"\sqrt{5+2\sqrt{6}}", r"\sqrt3+\sqrt2"]),
-    ("complex", "3+4i", ["4i+3", r"3+4\mathrm{i}", "(2+i)^2", r"3 + 4 i"]),
-    ("complex", "2i", [r"(1+i)^2", r"2\text{i}"]),
-    ("money", r"\$5", ["5", r"\$5.00", "$5", "5 dollars", r"5\text{ dollars}"]),
-    ("money", "1250", [r"\$1,250", r"\$1{,}250.00", r"1,250\text{ dollars}"]),
-    ("assignment", "5", ["x=5", "x = 5", "n=5", r"AB=5", r"\theta=5", r"x=2+3=5", "2+3=5", r"2 \times 3 - 1 = 5", "10/2=5", r"\frac{10}{2} = 5", r"f(2)=5", r"a_1=5", r"x \approx 5"]),
-    ("polynomial", "x^2+2x+1", ["(x+1)^2", "1+2x+x^2", r"x^2 + 2 x + 1", r"(x+1)(x+1)", "x^{2}+2x+1"]),
-    ("polynomial", "2x(x-3)", ["2x^2-6x", r"2x\left(x-3\right)", r"2x \cdot (x-3)"]),
-    ("expression", r"\frac{x+1}{x-1}", [r"1+\frac{2}{x-1}", r"\frac{1+x}{x-1}", r"(x+1)/(x-1)"]),
-    ("expression", r"2^{2024}-1", [r"-1+2^{2024}", r"4^{1012}-1"]),
-    ("expression", r"e^{2}", [r"\mathrm{e}^2", "e^2", r"\exp(2)"]),
-    ("expression", r"\ln 2", [r"\ln(2)", r"\frac{1}{2}\ln 4"]),
-    ("expression", r"\frac{n(n+1)}{2}", [r"\frac{n^2+n}{2}", r"\frac12n(n+1)", r"n(n+1)/2"]),
-    ("expression", r"\frac{2\pi}{3}", [r"\frac23\pi", r"2\pi/3", r"\frac{2}{3} \pi", r"\frac{4\pi}{6}"]),
-    ("big", r"5\text{ million}", ["5000000", "5,000,000", r"5\times10^6", "5 million"]),
-    ("decimal", r"\frac{1}{3}", ["0.33333333333333331", r"0.\overline{3}", "0.3333333333"]),
-    ("decimal", r"\frac{100}{3}", ["33.333333333333336", r"33.\overline{3}", r"33\frac{1}{3}"]),
-    ("decimal", r"0.08\overline{3}", [r"\frac{1}{12}", "0.0833333333333333"]),
-    ("tuple", "(1,2)", ["x=1, y=2", "y=2, x=1", "a=1,b=2"]),
-    ("tuple", r"(30^\circ,\frac{\pi}{2})", [r"(30,\frac12\pi)"]),
-    ("interval", "[2,5)", [r"\{x\mid 2\le x<5\}", r"x \in [2,5)", "5>x>=2", r"2\leqslant x\lt 5"]),
-    ("union", r"(-\infty,1)\cup(2,\infty)", [r"x<1\text{ or }x>2", "x > 2, x < 1"]),
-    ("union", "[0,2]", [r"[0,1]\cup[1,2]"]),
-    ("union", r"\mathbb{R}", [r"(-\infty,\infty)", r"x\in\mathbb R"]),
-    ("equation", "y = 2", ["2y=4", "2", "y-2=0"]),
-    ("equation", "34x+45y-20z+100=0", ["34x+45y-20z=-100", "-34x-45y+20z=100"]),
-    ("equation", r"\frac{x^2}{4}+\frac{y^2}{9}=1", ["9x^2+4y^2=36"]),
-    ("equation", "y^2=4x", [r"x=\frac{y^2}{4}"]),
-    ("text", "13", ["**13**", r"\textbf{13}", r"\text{ 13 }"]),
-    ("text", r"\text{Yes}", ["yes", "Yes.", r"\mathrm{Yes}"]),
-    ("plus-minus", r"\frac{1\pm\sqrt5}{2}", [r"\frac{1+\sqrt5}{2},\frac{1-\sqrt5}{2}"]),
-    ("plus-minus", r"\pm 1, \pm 2", ["1,-1,2,-2", r"\{-2,-1,1,2\}"]),
-    ("list", r"30^\circ, 60^\circ", [r"60^\circ, 30^\circ", "30, 60", r"60^\circ\text{ and }30^\circ"]),
-    ("list", "n=2,3,4", ["4,3,2", "n=2, n=3, n=4", r"n\in\{2,3,4\}"]),
-    ("list", r"1, 2, \text{ and } 3", ["1,2,3", "3;2;1"]),
-    ("unit", r"1.5\text{ m}", ["1.5 m", "1.5m", r"1.5\,\mathrm{m}", r"\frac32"]),
-    ("unit", r"30\pi \text{ cm}^3", [r"30\pi", r"30\pi\,\mathrm{cm}^3"]),
-    ("unit", "9.8", [r"9.8\ \mathrm{m/s^2}", r"9.8 \mathrm{~m} / \mathrm{s}^{2}", r"9.8\text{ m/s}^2"]),
-    ("unit", r"5\text{ L}", ["5"]),
-    ("unit", r"1,024\text{ cm}", ["1024", r"1{,}024\text{ cm}"]),
-    ("thousands", "10000", [r"10\!,\!000", r"10\,000", r"10\;000"]),
-    ("clock", r"8:15 \text{ p.m.}", ["8:15", "08:15", "8:15 PM", r"8:15\text{ pm}"]),
-    ("ratio", r"1:\sqrt{3}:2", [r"1 : \sqrt3 : 2", "1:√3:2"]),
-    ("base", "413_5", ["(413)_5", "413_{5}"]),
-    ("tower", r"2^{2^{3}}", ["256", "2^8", "2^{2^3}"]),
-    ("tower", r"2^{2^{n}}", ["2^{2^n}"]),
-    ("infinity", r"\infty", [r"+\infty", "∞"]),
-    ("complex", "1+i", [r"\sqrt2 e^{i\pi/4}", r"\frac{2}{1-i}"]),
-    ("matrix", r"\begin{pmatrix}-7\\16\\5\end{pmatrix}", [r"\begin{bmatrix} -7 \\ 16 \\ 5 \end{bmatrix}"]),
-    ("logarithm", r"\log_2 8", ["3"]),
-    ("escapes", r"\frac{1}{2}", [r"\\frac{1}{2}", "½"]),
-]
-WRONG = [                                       # (kind, gold answer, near misses)
-    ("decimal", r"\frac{1}{7}", ["0.142", "0.14286", "0.142858142857", "0.1428571429999", "7"]),
-    ("decimal", r"\sqrt{2}", ["1.41", "1.4142", "1.41421366", r"\sqrt{3}", "2", r"-\sqrt{2}"]),
-    ("decimal", "0.125", ["0.12", "0.1250001", "1.25"]),
-    ("integer", "1000000", ["1000001", "999999", "1000000.5", "1000000.0000001"]),
-    ("tuple", "(1,2,3)", ["(1,2)", "(3,2,1)", "(1,2,4)", "1,2,3", r"\{1,2,3\}"]),
-    ("tuple", "(5,2)", ["[5,2)", "(2,5)", "5,2", "(5,2.1)", "5"]),
-    ("interval", "[0,1)", ["(0,1)", "[0,1]", "(0,1]", "[0,2)", "[0,1.01)"]),
-    ("interval", r"(-\infty,3]", [r"(-\infty,3)", r"[3,\infty)", "x<3", r"x\ge3", "3"]),
-    ("set", r"\{1,2,3\}", [r"\{1,2\}", r"\{1,2,3,4\}", r"\{1,2,4\}", "(1,2,3)"]),
-    ("set", r"\emptyset", [r"\{0\}", "0"]),
-    ("union", r"(-\infty,-1)\cup(1,\infty)", [r"(-\infty,-1]\cup[1,\infty)", r"(-\infty,1)\cup(1,\infty)", r"(1,\infty)", r"(-1,1)"]),
-    ("equation", "x+y=3", ["x+y=4", "x-y=3", "3", "x+y", "x+y+z=3", "0=0", "x=x"]),
-    ("equation", "y=2x+1", ["y=2x-1", "y=x+1", "2x", "1=1"]),
-    ("unit", r"15\text{ cm}^2", [r"16\text{ cm}^2", r"15\text{ m}^2", "15 kg", "225"]),
-    ("unit", "12", [r"13\text{ meters}", r"12\text{ million}", "1.2 m"]),
-    ("degrees", r"45^\circ", [r"\frac{\pi}{4}", r"46^\circ", r"4.5^\circ"]),
-    ("percent", r"50\%", ["5", r"5\%", "5000", "0.05"]),
-    ("percent", "0.5", ["50", "5", "0.005"]),
-    ("mixed", r"3\frac{1}{4}", [r"\frac34", "3", "3.75", "3/4", "31/4", "3 1/2"]),
-    ("mixed", "5/2", ["2", "2 1/3", "21/2", "2 2"]),
-    ("thousands", "1234567", ["1,234,568", "1,234", "234567", "1.234567"]),
-    ("thousands", "10,000", ["10", "0", "10,00", "1000"]),
-    ("clock", "1:05", ["1:50", "13:05", "105", "1.05", "5:01"]),
-    ("base", "101_2", ["101", "5", "101_3", "111_2"]),
-    ("base", "101", ["101_2"]),
-    ("factorial", "120", ["5", "4!", "6!"]),
-    ("tiny", "0.0000002", ["0.0000003", "0", "2e-8", r"2\times10^{-6}"]),
-    ("tiny", r"10^{-30}", [r"10^{-31}", "0", r"2\cdot 10^{-30}"]),
-    ("tiny", r"\frac{\pi}{1000!}", [r"\frac{\pi}{1001!}", "0"]),
-    ("scientific", r"3\times 10^8", [r"3\times10^9", r"3\times10^{-8}", "3", "10^8", r"2.998\times10^8"]),
-    ("text", r"\text{Sunday}", ["Monday", "day", "sun", "ysadnu"]),
-    ("choice", "C", ["(D)", r"\text{A}", "c", "CC"]),
-    ("list", "1,-2", ["1", "-2", "1,2", "1,-2,3", "(1,-2)", "-1,2"]),
-    ("list", "5", ["5,5", "5,6", "5 or 6", "5;6"]),
-    ("list", "(1,2),(3,4)", ["(1,2),(4,3)", "(1,2)", "(1,2,3,4)"]),
-    ("plus-minus", r"\pm 3", ["3", "-3", "3,3", "0", r"\pm 4"]),
-    ("plus-minus", "3", [r"\pm 3"]),
-    ("matrix", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", [r"\begin{pmatrix}1&3\\2&4\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "1,2,3,4", "(1,2,3,4)", "-2"]),
-    ("matrix", r"\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"]),
-    ("root", r"2\sqrt{3}", ["2", r"\sqrt{3}", r"\sqrt{6}", r"3\sqrt{2}", "12", r"2\sqrt{3}+1"]),
-    ("root", r"\sqrt{2}+\sqrt{3}", [r"\sqrt{5}", r"\sqrt{2}-\sqrt{3}", r"\sqrt{5+2\sqrt{5}}"]),
-    ("complex", "3+4i", ["3-4i", "4+3i", "3", "7", "5", "3+4"]),
-    ("money", r"\$5", [r"\$50", r"\$5.01", "0.05"]),
-    ("assignment", "5", ["x=6", "x+y=5", "5=5", "x=5=6", "2x=5", "x>5", "2+3=6", "2+3=x", "3=5", "-3=5", "+=5"]),
-    ("assignment", "x=5", ["y=5", "x=-5", "x^2=25"]),
-    ("polynomial", "x^2+2x+1", ["x^2+2x-1", "(x-1)^2", "x+1", "x^2+2y+1", "x^3+2x+1"]),
-    ("expression", "x", [r"|x|", r"\sqrt{x^2}", "y", "X"]),
-    ("expression", r"2^{2024}-1", [r"2^{2024}", r"2^{2024}+1", r"2^{2023}-1"]),
-    ("expression", r"10^{100}", [r"10^{100}+1", r"10^{99}"]),
-    ("expression", r"\frac{2\pi}{3}", [r"\frac{\pi}{3}", r"\frac{2}{3}", r"2\pi", "2.094"]),
-    ("decimal", r"0.\overline{3}", ["0.3", "0.33", r"0.\overline{2}"]),
-    ("decimal", "123456789", ["1.2345679e8", "1.2345679e+08", "123456789.1"]),
-    ("decimal", "12345678901234568", ["12345678901234567.0"]),
-    ("digits", "34", ["3 4", "3.4", "3,4"]),
-    ("tuple", r"(3,\frac{\pi}{2})", [r"(3,90^\circ)", "(3,90)"]),
-    ("tuple", "(1,2)", ["x=2, y=1"]),
-    ("interval", r"(0,\infty)", [r"(0,\infty]", r"x\ge0"]),
-    ("union", r"(0,1)\cup(1,2)", ["(0,2)"]),
-    ("equation", "34x+45y-20z+100=0", ["34x+45y-20z=100"]),
-    ("equation", r"\frac{x^2}{4}+\frac{y^2}{9}=1", ["4x^2+9y^2=36"]),
-    ("equation", "y^2=4x", [r"y=2\sqrt{x}", "4x"]),
-    ("unit", "4", ["4 does not work", "4 times 5", "4 squared", "4 dozen", r"\neq 4", "4x", "4:3"]),
-    ("unit", "2xy", ["2", "2x"]),
-    ("clock", r"8:15 \text{ p.m.}", [r"8:15 \text{ a.m.}", "8:51"]),
-    ("ratio", "-1:2", ["1:2", "2:-1"]),
-    ("plus-minus", r"\frac{1\pm\sqrt5}{2}", [r"\frac{1+\sqrt5}{2}"]),
-    ("choice", "I", ["-i", "|i|"]),
-    ("assignment", "25", ["x^2=25"]),
-    ("tower", r"2^{2^{2024}}", [r"2^{2^{2023}}"]),
-    ("infinity", r"\infty", [r"-\infty", "5"]),
-    ("complex", r"e^{\frac{2\pi i}{3}}", [r"-\frac12-\frac{\sqrt3}{2}i"]),
-    ("types", "(1,2)", ["2x+1", "y=2x+1", r"\begin{pmatrix}1\\2\end{pmatrix}"]),
-    ("tower", "5", [r"9^{9^{9^{9}}}", r"(9^9)^{9^9}", r"99999999!", r"9!!!!!!!", r"2^{99999999}", r"10^{10^{10}}"]),
-    ("empty", "5", ["", " ", r"\text{}", r"{}", ".", "?", r"\frac{}{}", r"\frac", "x", "None"]),
-]
-
-
-def rows():
-    for response, answer, expected, _ in CASES:
-        yield response, answer, expected
-    for table, expected in ((RIGHT, True), (WRONG, False)):
-        for _, answer, boxes in table:
-            for box in boxes:
-                yield f"The answer is \\boxed{{{box}}}.", answer, expected
-
-
-@pytest.fixture(scope="module")
-def verdicts():
-    """All rows in one batch, so that workers see them as in training."""
-    table = list(rows())
-    scores = score_batch([r for r, _, _ in table], [{"answer": a} for _, a, _ in table], timeout=SECONDS)
-    return {(r, a): score for (r, a, _), score in zip(table, scores)}
-
-
-@pytest.mark.parametrize("response, answer, expected", list(rows()))
-def test_math_verdict(verdicts, response, answer, expected):
-    score = verdicts[response, answer]
-    assert score.reward == float(expected), score
-    assert score.status in (("right",) if expected else ("wrong", "no_answer"))
-
-
-def test_a_worker_is_asked_for_expressions_only(monkeypatch):
-    monkeypatch.setattr(reward, "start_workers", lambda workers: pytest.fail("a plain number reached the pool"))
-    responses = [r"\boxed{3/4}", r"\boxed{0.75}", r"\boxed{1e400}", r"\boxed{" + "9" * 300 + "}", "no box", r"\boxed{0.7}"]
-    assert [s.reward for s in score_batch(responses, [{"answer": "0.75"}] * 6)] == [1, 1, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("text, expected", [
-    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{\{1,2\}}", r"\{1,2\}"), (r"\boxed{5} and \boxed{", "5"),
-    (r"\fbox{7}", "7"), (r"\boxed{\boxed{3}}", "3"), (r"\boxed{5", None), (r"\boxed", None), ("", None),
-    (r"\boxed {4}", "4"), (r"\boxed -3.", "-3"), (r"put it in \boxed please", None), (r"<think>\boxed{1}", None),
-    (r"<think>\boxed{1}</think>\boxed{2}", "2"), (r"\boxed{1}</think>", None), (r"\boxed{}", ""),
-])
-def test_extract_boxed(text, expected):
-    assert extract_boxed(text) == expected
-
-
-def test_six_digits_decide():
-    """A decimal stands for an exact number from six correct digits on, rounded or cut; never for another decimal."""
-    for digits, expected in (("0.66666", 0), ("0.666666", 1), ("0.666667", 1), ("0.666668", 0), ("0.6666665", 0)):
-        assert verify_math(rf"\boxed{{{digits}}}", "2/3") == bool(expected), digits
-    assert not verify_math(r"\boxed{0.6666667}", "0.666667")
-
 
 # --- countdown -------------------------------------------------------------------------------------------------------
 
@@ -702,6 +431,43 @@ def test_format_prompt():
     assert math.startswith("\0<user>") and "\\boxed{}" in math and math.endswith("\n\nWhat is 1+1?<assistant>")
 
 
+class Thinker:
+    """Ids are characters, and those from 1000 on the special tokens of a model that thinks."""
+    special = {1000: "<think>", 1001: "</think>", 1002: "<|im_end|>", 1003: "<pad>"}
+    added_tokens_decoder = {i: types.SimpleNamespace(special=True, content=text) for i, text in special.items()}
+    def ids(self, text):
+        return [{t: i for i, t in self.special.items()}.get(part, ord(part[0])) for part in re.findall(r"</?think>|<\|im_end\|>|<pad>|.", text, re.DOTALL)]
+    def decode(self, ids, skip_special_tokens):
+        return "".join("" if i > 999 and skip_special_tokens else self.special.get(i, chr(i % 1000)) for i in ids)
+
+
+@pytest.mark.parametrize("prompt, response, text, status", [
+    ("Q:", r"\boxed{7}<|im_end|><pad><pad>", r"\boxed{7}", "right"),
+    ("Q:<think>\n", r"maybe \boxed{7}", r"<think>maybe \boxed{7}", "no_answer"),               # the thought did not end
+    ("Q:<think>\n", r"\boxed{6}</think>\boxed{7}<|im_end|>", r"<think>\boxed{6}</think>\boxed{7}", "right"),
+    ("Q:<think>\n", r"\boxed{7}</think>\boxed{6}", r"<think>\boxed{7}</think>\boxed{6}", "wrong"),
+    ("Q:<think>\n", r"\boxed{7}</think>", r"<think>\boxed{7}</think>", "no_answer"),
+    ("Q:<think>\n\n</think>\n", r"\boxed{7}", r"\boxed{7}", "right"),                          # thinking is switched off
+    ("Q:", r"<think>\boxed{6}</think>\boxed{7}", r"<think>\boxed{6}</think>\boxed{7}", "right"),
+    ("Q:", r"<think>\boxed{7}", r"<think>\boxed{7}", "no_answer"),
+])
+def test_only_what_follows_the_thinking_counts(prompt, response, text, status):
+    tokenizer = Thinker()
+    decoded = reward.decode(tokenizer, tokenizer.ids(response), tokenizer.ids(prompt))
+    assert decoded == text
+    score, = score_batch([decoded], [{"answer": "7"}])
+    assert score.status == status and score.reward == (status == "right")
+    cut, = score_batch([decoded], [{"answer": "7"}], truncated=[True])
+    assert cut.status == ("right" if status == "right" else "truncated")
+
+
+def test_decode_of_a_tokenizer_of_the_hub_is_what_it_was(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / "tiny" / "base")
+    ids = tokenizer("1+2*3").input_ids + [tokenizer.eos_token_id]
+    assert reward.decode(tokenizer, ids, ids[:1]) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
 def write(tmp_path, *rows):
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
@@ -717,6 +483,29 @@ def test_unreadable_gold_answers_are_dropped_and_named(tmp_path, capsys):
     assert all(p["task"] == "math" for p in problems)
     for gold in golds[1:9]:
         assert not verify_math(rf"\boxed{{{gold}}}", gold), gold
+
+
+def test_gold_answers_of_every_form_are_read_or_dropped_and_named(tmp_path, capsys):
+    golds = [("It is 3+4.\n#### 7", "7"), ("So 1,234.\n#### 1,234 ", "1,234"), ({"a": 1}, None), (float("nan"), None), (True, None),
+             ("9" * 5000, None), ("\ud800", None), ("5\udfff", None), (["3", "4"], "3"), ([], None), (0, "0"), (2.5, "2.5")]
+    rows = [{"problem": f"p{i}", "answer": g} for i, (g, _) in enumerate(golds)]
+    rows += [{"problem": "  ", "answer": "5"}, {"problem": "lone \ud800", "answer": "5"}, {"problem": "s1", "solution": "It is four."},
+             {"problem": "s2", "solution": "It is \\boxed{4}."}, {"problem": "s3", "solution": "four: #### 4"}, {"problem": "s4", "solution": "34"},
+             '{"problem": "p", "answer": ' + "9" * 5000 + "}"]
+    problems = load_problems(write(tmp_path, *rows))
+    wanted = {f"p{i}": text for i, (_, text) in enumerate(golds) if text} | {"s2": "4", "s3": "4", "s4": "34"}
+    assert {p["problem"]: p["answer"] for p in problems} == wanted
+    dropped = [i for i, (_, text) in enumerate(golds, 1) if not text] + [13, 14, 15, 19]
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1 and str(dropped) in warning
+
+
+@pytest.mark.parametrize("text", ['[{"problem": "p", "answer": "5"}]', '[\n  {"problem": "p", "answer": "5"}\n]'])
+def test_a_json_array_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "data.json").write_text(text)
+    with pytest.raises(ValueError, match="one object a line") as error:
+        load_problems(str(tmp_path / "data.json"))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("row, words", [
@@ -803,14 +592,3 @@ def test_values_of_the_wrong_type_are_named(row, said, tmp_path):
 @pytest.mark.parametrize("tests", [5, {"inputs": ["1"]}, {"inputs": ["1", "2"], "outputs": ["1"]}, "", " "])
 def test_tests_that_cannot_be_run_are_no_tests(tests):
     assert reward.read_tests(tests) is None
-
-
-@pytest.mark.parametrize("words", ["or 13", "and 13", "(or 13)", "squared", "factorial", "dozen", "hundred", "trillion", "hundredths",
-                                   "plus 1", "over 5", "choose 2", "mod 5", "and a half", "is wrong", "or more", "pi"])
-def test_words_that_change_a_number_are_no_unit(words):
-    assert not reward.verify_math(f"\\boxed{{12\\text{{ {words}}}}}", "12")
-
-
-@pytest.mark.parametrize("unit", ["cm", "cm}^2", "cm^2", "square units", "m/s", "times", "months", "half-hours", "meters per second"])
-def test_units_are(unit):
-    assert reward.verify_math(f"\\boxed{{12\\text{{ {unit}" + ("}" if unit.endswith("^2") and "}" in unit else "}}"), "12")

@@ -14,82 +14,16 @@ import json
 import math
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tyro.conf import Positional
-
-from support.options import parse
-
-# === The command line =========================================================================================
-
-@dataclass
-class BenchOptions:
-    """Accuracy on benchmarks."""
-    model: Positional[str]  # model folder, hub name or run folder
-    benchmarks: str = "aime24,aime25,amc,math500,omni_math,olympiad,minerva"  # of BENCHMARKS, or jsonl files
-    samples: int = 4  # responses a problem, for jsonl files
-    temperature: float = 1.0  # for jsonl files; 0: greedy
-    max_tokens: int = 8192  # longer responses are cut
-    seed: int = 1  # of the samples
-    tensor_parallel: int = 1  # GPUs an engine, under torchrun
-    base_model: str = ""  # Qwen2.5-7B or Qwen2.5-32B: print the paper's numbers beside ours
-    out: str = ""  # folder of bench.json and the samples; an interrupted run in it is continued
-
-@dataclass
-class LawOptions:
-    """Fit accuracy against entropy, R = -a exp(H) + b: each run, each method, all runs."""
-    runs: Positional[tuple[str, ...]]  # run folders
-    first: int | None = None  # fit the first N evaluations, report the error on the rest
-    sizes: str = ""  # model size of each run, smallest first (0.5,1.5,7): coefficients by size
-    val: str = ""  # validation set, if there are several; default: the first run's first
-
-@dataclass
-class PlotOptions:
-    """One picture of any number of runs; those that differ only in the seed become a mean and a band."""
-    runs: Positional[tuple[str, ...]]  # run folders
-    out: str = "runs/plot.png"  # .png, .svg or .pdf
-    panels: str = "entropy,accuracy,law,tail,length,drop"  # which, in this order
-    val: str = ""  # validation set, if there are several; default: the first run's first
-
-@dataclass
-class TokensOptions:
-    """Which tokens carry the entropy (Wang et al. 2025)."""
-    model: Positional[str]  # model folder, hub name or run folder
-    data: Positional[str]  # jsonl file or hub dataset
-    other: str = ""  # a later checkpoint: change of entropy, overlap of the top 20 %
-    temperatures: str = ""  # two-temperature decoding, e.g. 0.5,1,1.5
-    problems: int = 128  # of the data
-    samples: int = 4  # responses a problem
-    max_tokens: int = 64  # longer responses are cut
-    min_count: int = 20  # tokens seen less often are not listed
-    top: int = 10  # tokens to list
-    seed: int = 1  # of the samples
-
-OPTIONS = {"bench": BenchOptions, "law": LawOptions, "plot": PlotOptions, "tokens": TokensOptions}
-
-def read_options(argv: list[str]):
-    """-> (command, its options); --help alone prints the docstring. ValueError: one line."""
-    if argv[:1] in ([], ["-h"], ["--help"]):
-        sys.exit(print(__doc__.strip()))
-    if argv[0] not in OPTIONS:
-        raise ValueError(f"unknown command {argv[0]!r}: it is one of {', '.join(OPTIONS)}")
-    options = parse(OPTIONS[argv[0]], argv[1:], prog=f"eval.py {argv[0]}")
-    for name, value in vars(options).items():
-        if type(value) is int and value < 1 and name != "seed":
-            raise ValueError(f"--{name} {value}: it has to be 1 or more")
-    return argv[0], options
-
-def refuse(command: str, error: Exception):
-    print(f"eval.py {command}: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr)
-    sys.exit(2)
+from support.options import numbers, read_command, refuse
 
 if __name__ == "__main__":  # before the imports that take seconds: --help and a typo answer at once
     try:
-        COMMAND = read_options(sys.argv[1:])
+        COMMAND = read_command(sys.argv[1:], __doc__)
     except ValueError as error:
-        refuse(" ".join(sys.argv[1:2]), error)
+        refuse(error, "eval.py")
 
 import numpy as np
 import torch
@@ -126,11 +60,11 @@ def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2
     if temperature == 0 and n != 1:
         raise ValueError(f"greedy decoding (temperature 0) gives the same response n={n} times: set n to 1")
     mine = list(range(len(problems)))[sampler.dp_rank::sampler.dp_size]
-    groups = sampler.generate([reward.format_prompt(problems[i], sampler.tokenizer) for i in mine], n=n,
-                              max_tokens=max_tokens, temperature=temperature,
+    prompts = {i: reward.format_prompt(problems[i], sampler.tokenizer) for i in mine}
+    groups = sampler.generate(list(prompts.values()), n=n, max_tokens=max_tokens, temperature=temperature,
                               seed=seed * sampler.dp_size + sampler.dp_rank)    # another stream on each rank
     flat = [(i, j, sample) for i, group in zip(mine, groups) for j, sample in enumerate(group)]
-    texts = sampler.tokenizer.batch_decode([s.token_ids for _, _, s in flat], skip_special_tokens=True)
+    texts = [reward.decode(sampler.tokenizer, s.token_ids, prompts[i]) for i, _, s in flat]
     scores = reward.score_batch(texts, [problems[i] for i, _, _ in flat], workers=workers, timeout=timeout,
                                 truncated=[s.finish_reason == "length" for _, _, s in flat])
     records = [{"problem": i, "sample": j, "response": text, "answer": score.answer, "status": score.status,
@@ -242,7 +176,7 @@ def load_samples(path, settings) -> list[dict]:
         del records[len(records) - len(records) % (CHUNK * settings["n"]):]
     return records
 
-def bench(args: BenchOptions):
+def bench(args):
     args.model = newest_export(args.model)
     names = [name.strip() for name in args.benchmarks.split(",")]
     for name in names:
@@ -391,7 +325,7 @@ def describe(name, law, entropy, accuracy) -> str:
         verdict = "; ceiling above 100 %: it cannot hold down to H = 0"
     return f"{name}: {text}, R^2 {law.r2:.2f}, RMSE {law.rmse:.2f}, {len(entropy)} evaluations{verdict}"
 
-def law(args: LawOptions):
+def law(args):
     runs, sizes = read_runs(args.runs, args.val), numbers("--sizes", args.sizes)
     if sizes and not (len(sizes) == len(runs) > 2 and (np.diff(sizes) > 0).all()):
         raise ValueError("--sizes: give one size per run, three or more, smallest first")
@@ -438,17 +372,7 @@ def sum_of_squares(curves) -> float:
         total += fit_entropy_law(entropy, accuracy).rmse ** 2 * len(entropy)
     return total
 
-def numbers(option: str, text: str) -> list[float]:
-    """Of "0.5,1,1.5". ValueError, one line, unless all are above 0."""
-    try:
-        values = [float(number) for number in text.split(",")] if text else []
-    except ValueError:
-        values = [0.0]
-    if not all(0 < value < math.inf for value in values):
-        raise ValueError(f"{option} {text}: numbers above 0, comma-separated")
-    return values
-
-def plot(args: PlotOptions):
+def plot(args):
     unknown = set(args.panels.split(",")) - set(figures.PANELS)
     if unknown:
         raise ValueError(f"--panels: {unknown.pop()} is none of {','.join(figures.PANELS)}")
@@ -468,7 +392,7 @@ def token_entropies(model, pairs, n_ids) -> np.ndarray:
         entropies.append(entropy_of(logits).cpu().numpy())
     return np.concatenate(entropies)
 
-def tokens(args: TokensOptions):
+def tokens(args):
     args.model, args.other = newest_export(args.model), newest_export(args.other)
     tokenizer, problems = load_tokenizer(args.model), reward.load_problems(args.data)[:args.problems]
     if args.other and load_tokenizer(args.other).get_vocab() != tokenizer.get_vocab():
@@ -527,7 +451,7 @@ def main(command: str, options):
         {"bench": bench, "law": law, "plot": plot, "tokens": tokens}[command](options)
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("RANK", "0") == "0":  # once under torchrun
-            refuse(command, error)
+            refuse(error, f"eval.py {command}")
         sys.exit(2)
 
 if __name__ == "__main__":

@@ -311,7 +311,7 @@ def score(run: Run, rollouts: list[tuple]) -> list[list[Response]]:
     problems = [problem for problem, _, _ in rollouts for _ in range(G)]
     prompts = [prompt for _, prompt, _ in rollouts for _ in range(G)]
     samples = [sample for _, _, group in rollouts for sample in group]
-    texts = [run.tokenizer.decode(sample.token_ids, skip_special_tokens=True) for sample in samples]
+    texts = [reward.decode(run.tokenizer, sample.token_ids, prompt) for sample, prompt in zip(samples, prompts)]
     scores = reward.score_batch(texts, problems, truncated=[sample.finish_reason == "length" for sample in samples],
                                 workers=cfg.score_workers, timeout=cfg.score_timeout)
     rewards = [score.reward + reward.overlong_penalty(len(sample.token_ids), cfg.max_response_tokens, cfg.overlong_buffer)

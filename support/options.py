@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
+from tyro.conf import Positional
 
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff", "kl_loss_coef",
                "min_accuracy", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
@@ -41,6 +42,77 @@ class Bookkeeping:
     wandb: str | None = None  # project name
 
 
+# --- eval.py -----------------------------------------------------------------------------------------------
+
+@dataclasses.dataclass
+class BenchOptions:
+    """Accuracy on benchmarks."""
+    model: Positional[str]  # model folder, hub name or run folder
+    benchmarks: str = "aime24,aime25,amc,math500,omni_math,olympiad,minerva"  # of BENCHMARKS, or jsonl files
+    samples: int = 4  # responses a problem, for jsonl files
+    temperature: float = 1.0  # for jsonl files; 0: greedy
+    max_tokens: int = 8192  # longer responses are cut
+    seed: int = 1  # of the samples
+    tensor_parallel: int = 1  # GPUs an engine, under torchrun
+    base_model: str = ""  # Qwen2.5-7B or Qwen2.5-32B: print the paper's numbers beside ours
+    out: str = ""  # folder of bench.json and the samples; an interrupted run in it is continued
+
+@dataclasses.dataclass
+class LawOptions:
+    """Fit accuracy against entropy, R = -a exp(H) + b: each run, each method, all runs."""
+    runs: Positional[tuple[str, ...]]  # run folders
+    first: int | None = None  # fit the first N evaluations, report the error on the rest
+    sizes: str = ""  # model size of each run, smallest first (0.5,1.5,7): coefficients by size
+    val: str = ""  # validation set, if there are several; default: the first run's first
+
+@dataclasses.dataclass
+class PlotOptions:
+    """One picture of any number of runs; those that differ only in the seed become a mean and a band."""
+    runs: Positional[tuple[str, ...]]  # run folders
+    out: str = "runs/plot.png"  # .png, .svg or .pdf
+    panels: str = "entropy,accuracy,law,tail,length,drop"  # which, in this order
+    val: str = ""  # validation set, if there are several; default: the first run's first
+
+@dataclasses.dataclass
+class TokensOptions:
+    """Which tokens carry the entropy (Wang et al. 2025)."""
+    model: Positional[str]  # model folder, hub name or run folder
+    data: Positional[str]  # jsonl file or hub dataset
+    other: str = ""  # a later checkpoint: change of entropy, overlap of the top 20 %
+    temperatures: str = ""  # two-temperature decoding, e.g. 0.5,1,1.5
+    problems: int = 128  # of the data
+    samples: int = 4  # responses a problem
+    max_tokens: int = 64  # longer responses are cut
+    min_count: int = 20  # tokens seen less often are not listed
+    top: int = 10  # tokens to list
+    seed: int = 1  # of the samples
+
+COMMANDS = {"bench": BenchOptions, "law": LawOptions, "plot": PlotOptions, "tokens": TokensOptions}
+
+def read_command(argv: list[str], description: str):
+    """eval.py's: (command, its options). ValueError, one line, for what is none."""
+    if argv[:1] in ([], ["-h"], ["--help"]):
+        sys.exit(print(description.strip()))
+    if argv[0] not in COMMANDS:
+        raise ValueError(f"unknown command {argv[0]!r}: it is one of {', '.join(COMMANDS)}")
+    options = parse(COMMANDS[argv[0]], argv[1:], prog=f"eval.py {argv[0]}")
+    for name, value in vars(options).items():
+        if type(value) is int and value < 1 and name != "seed":
+            raise ValueError(f"--{name} {value}: it has to be 1 or more")
+    return argv[0], options
+
+def numbers(option: str, text: str) -> list[float]:
+    """Of "0.5,1,1.5". ValueError, one line, unless all are above 0."""
+    try:
+        values = [float(number) for number in text.split(",")] if text else []
+    except ValueError:
+        values = [0.0]
+    if not all(0 < value < math.inf for value in values):
+        raise ValueError(f"{option} {text}: numbers above 0, comma-separated")
+    return values
+
+# --- both ---------------------------------------------------------------------------------------------------
+
 def parse(what, argv: list[str], **options):
     """tyro.cli, whose boxes become the message of a ValueError: one line, the nearest option in it."""
     said = io.StringIO()
@@ -50,8 +122,11 @@ def parse(what, argv: list[str], **options):
     except SystemExit as exit_:
         if exit_.code == 0:  # --help
             raise
-        text = re.sub(r"[\u2500-\u257f]+", " ", said.getvalue()).partition("For full helptext")[0]
-        raise ValueError(" ".join(text.split()).removeprefix("Unrecognized options ")) from None
+        text = re.sub(r"[\u2500-\u257f]+|-{3,}", " ", said.getvalue()).partition("For full helptext")[0]
+        text = " ".join(text.split()).removeprefix("Unrecognized options ")
+        if stray := re.match(r"Unrecognized options: ([^-\s]\S*)$", text):
+            text += f", after {argv[argv.index(stray[1]) - 1]}: a switch takes no value"
+        raise ValueError(text) from None
 
 
 def parse_args(argv: list[str], Config: type, presets: dict[str, dict]):
@@ -168,11 +243,11 @@ def announce(cfg):
           f"{cfg.prompts_per_step} x {cfg.group_size} responses, into {run_path(cfg)}", flush=True)
 
 
-def refuse(error: Exception):
+def refuse(error: Exception, program: str = "train.py: error"):
     """One line on stderr, exit code 2. Rank 0 speaks for all; the others wait for torchrun to end them."""
     if os.environ.get("RANK", "0") != "0":
         time.sleep(30)  # still here: the error is this rank's own
-    print("train.py: error:", " ".join(str(error).split()) or repr(error), file=sys.stderr, flush=True)
+    print(f"{program}:", " ".join(str(error).split()) or repr(error), file=sys.stderr, flush=True)
     sys.exit(2)
 
 

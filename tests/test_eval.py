@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import eval as E  # noqa: E402
-import law as L  # noqa: E402
+from support import figures as F  # noqa: E402
 import reward  # noqa: E402
 from support.samplers import Sample  # noqa: E402
 
@@ -26,8 +26,12 @@ BASE = str(ROOT / "tiny/base")
 
 
 def run_command(monkeypatch, *argv):
-    monkeypatch.setattr(sys, "argv", ["eval.py", *map(str, argv)])
-    E.main()
+    """What `python eval.py ...` does, in this process."""
+    try:
+        command = E.read_command([*map(str, argv)], E.__doc__)
+    except ValueError as error:
+        E.refuse(error, "eval.py")
+    E.main(*command)
 
 
 def assert_refuses(monkeypatch, capsys, *argv, says):
@@ -56,14 +60,14 @@ def test_pass_at_k_refuses_impossible_counts(n, c, k):
 
 def test_law_without_noise_is_exact():
     H = np.array([0.8, 0.5, 0.3, 0.1])
-    law = L.fit_entropy_law(H, -20 * np.exp(H) + 65)
+    law = E.fit_entropy_law(H, -20 * np.exp(H) + 65)
     assert law == pytest.approx((20, 65, 0, 1, 45), abs=1e-9)
     assert law(0.0) == pytest.approx(law.ceiling)
 
 
 def test_law_by_hand():
     # exp(H) = 1, 2, 3 and R = 6, 5, 1: slope -5/2, mean R 4 at exp(H) 2, residuals -1/2, 1, -1/2
-    law = L.fit_entropy_law(np.log([1.0, 2.0, 3.0]), [6.0, 5.0, 1.0])
+    law = E.fit_entropy_law(np.log([1.0, 2.0, 3.0]), [6.0, 5.0, 1.0])
     assert law == pytest.approx((2.5, 9.0, np.sqrt(0.5), 1 - 1.5 / 14, 6.5))
 
 
@@ -72,7 +76,7 @@ def test_intervals_cover_the_coefficients_at_about_the_nominal_rate():
     for _ in range(draws):    # 16 evaluations, as the embedded run has
         H = 0.15 + 0.4 * np.exp(-np.linspace(0, 4, 16)) + rng.normal(0, 0.01, 16)
         R = -a * np.exp(H) + b + rng.normal(0, 1.0, 16)
-        interval = L.bootstrap_entropy_law(H, R)
+        interval = E.bootstrap_entropy_law(H, R)
         for key, true in (("a", a), ("b", b), ("ceiling", b - a)):
             covered[key] += interval[key][0] <= true <= interval[key][1]
     assert all(0.88 * draws <= covered[key] <= 0.98 * draws for key in interval), covered    # 95 % nominal
@@ -86,14 +90,14 @@ def test_intervals_are_percentiles_of_refitted_laws():
         if len(set(i)) > 1:
             slope, intercept = np.polyfit(np.exp(H[i]), R[i], 1)
             laws.append((-slope, intercept, intercept + slope))
-    intervals = L.bootstrap_entropy_law(H, R, draws=4000)
+    intervals = E.bootstrap_entropy_law(H, R, draws=4000)
     for k, key in enumerate(("a", "b", "ceiling")):
         expected = np.percentile(np.array(laws)[:, k], [2.5, 97.5])
         np.testing.assert_allclose(intervals[key], expected, atol=0.05 * np.ptp(expected))
 
 
 def test_three_evaluations_have_finite_intervals():    # 1 of 9 resamples is one evaluation three times
-    intervals = L.bootstrap_entropy_law(np.array([0.5, 0.3, 0.1]), np.array([20.0, 30.0, 35.0]))
+    intervals = E.bootstrap_entropy_law(np.array([0.5, 0.3, 0.1]), np.array([20.0, 30.0, 35.0]))
     assert np.isfinite(list(intervals.values())).all()
 
 
@@ -104,7 +108,7 @@ def test_one_curve_p_value_is_the_tail_of_the_f_distribution(runs, evaluations, 
     u = np.linspace(0, 1, 400_001)[1:-1]    # F = d2 u / (d1 (1 - u)) with u ~ Beta(d1 / 2, d2 / 2)
     density = u ** (d1 / 2 - 1) * (1 - u) ** (d2 / 2 - 1)
     tail = density[d2 * u / (d1 * (1 - u)) > f].sum() / density.sum()
-    assert L.one_curve_p_value(1.0, x, runs, evaluations) == pytest.approx(tail, rel=1e-3)
+    assert E.one_curve_p_value(1.0, x, runs, evaluations) == pytest.approx(tail, rel=1e-3)
 
 
 def test_one_curve_p_value_is_uniform_if_it_is_one_curve():
@@ -112,8 +116,8 @@ def test_one_curve_p_value_is_uniform_if_it_is_one_curve():
     for _ in range(400):
         H, R = rng.uniform(0.1, 0.6, (2, 8)), None
         R = 60 - 20 * np.exp(H) + rng.normal(0, 2, H.shape)
-        each = sum(L.fit_entropy_law(h, r).rmse ** 2 * 8 for h, r in zip(H, R))
-        p.append(L.one_curve_p_value(L.fit_entropy_law(H.ravel(), R.ravel()).rmse ** 2 * 16, each, 2, 16))
+        each = sum(E.fit_entropy_law(h, r).rmse ** 2 * 8 for h, r in zip(H, R))
+        p.append(E.one_curve_p_value(E.fit_entropy_law(H.ravel(), R.ravel()).rmse ** 2 * 16, each, 2, 16))
     np.testing.assert_allclose(np.percentile(p, [5, 25, 50, 75]), [0.05, 0.25, 0.5, 0.75], atol=0.06)
 
 
@@ -121,11 +125,11 @@ def test_prediction_from_the_first_evaluations():
     H = np.linspace(0.8, 0.1, 12)
     R = -20 * np.exp(H) + 65
     R[6:] += 3.0    # the rest lies 3 points above the law of the first six
-    law, error = L.predict_entropy_law(H, R, first=6)
+    law, error = E.predict_entropy_law(H, R, first=6)
     assert (law.a, law.b, error) == pytest.approx((20, 65, 3))
     for first in (2, 12):
         with pytest.raises(ValueError, match="first"):
-            L.predict_entropy_law(H, R, first=first)
+            E.predict_entropy_law(H, R, first=first)
 
 
 @pytest.mark.parametrize("H, R", [([], []), ([0.3, 0.2], [1, 2]), ([0.3] * 9, range(9)),
@@ -133,15 +137,15 @@ def test_prediction_from_the_first_evaluations():
                                   ([0.3, 0.2, 0.1], [1, 2, np.inf])])
 def test_law_refuses_degenerate_input(H, R):
     with pytest.raises(ValueError, match="no entropy law"):
-        L.fit_entropy_law(H, R)
+        E.fit_entropy_law(H, R)
 
 
 def test_law_that_explains_nothing():
     H = np.linspace(0.1, 0.8, 8)
-    assert L.fit_entropy_law(H, np.full(8, 40.0)).r2 == 0.0
+    assert E.fit_entropy_law(H, np.full(8, 40.0)).r2 == 0.0
     for R, says in ((np.full(8, 40.0), "DOES NOT FIT"), (np.array([40, 20] * 4), "DOES NOT FIT"),
                     (40 + 10 * H, "accuracy rises"), (120 - 30 * H, "above 100 %"), (80 - 30 * H, "")):
-        verdict = L.describe("run", L.fit_entropy_law(H, R), H, R).rpartition("evaluations")[2]
+        verdict = E.describe("run", E.fit_entropy_law(H, R), H, R).rpartition("evaluations")[2]
         assert says in verdict and bool(says) == bool(verdict)
 
 
@@ -454,10 +458,10 @@ def test_greedy_evaluations_take_the_entropy_of_the_same_policy(tmp_path):
     rows = [{"step": 0, "val/toy/avg@1": 0.1, "val/toy/entropy": None}, {"step": 1, "actor/entropy": 0.3},
             {"step": 2, "actor/entropy": 0.2, "val/toy/avg@1": 0.2, "val/toy/entropy": None},
             {"step": 3, "actor/entropy": 0.15}, {"step": 4, "actor/entropy": 0.12, "val/toy/avg@1": 0.25}]
-    run = L.read_run(write_rows(tmp_path / "greedy", *rows, temperature=1.0, val_temperature=0.0))
+    run = F.read_run(write_rows(tmp_path / "greedy", *rows, temperature=1.0, val_temperature=0.0))
     np.testing.assert_allclose(run.evaluations(), [[0, 2], [0.3, 0.15], [10, 20]])
     own = [row | {"val/toy/entropy": 0.5} for row in rows]    # at a training temperature: its own samples'
-    run = L.read_run(write_rows(tmp_path / "own", *own, temperature=1.0, val_temperature=1.0))
+    run = F.read_run(write_rows(tmp_path / "own", *own, temperature=1.0, val_temperature=1.0))
     np.testing.assert_allclose(run.evaluations(), [[0, 2, 4], [0.5] * 3, [10, 20, 25]])
 
 
@@ -474,7 +478,10 @@ def test_several_validation_sets(monkeypatch, tmp_path, capsys):
     assert "points on a/b," in capsys.readouterr().out
     rest = [{key: value for key, value in row.items() if "a/b" not in key} for row in rows]
     other = write_rows(tmp_path / "other", *rest)
-    assert_refuses(monkeypatch, capsys, "law", run, other, says="other: no evaluations of a/b")
+    run_command(monkeypatch, "law", run, other)
+    captured = capsys.readouterr()
+    assert "other: no evaluations of a/b" in captured.err and captured.out.count("evaluations") == 1
+    assert_refuses(monkeypatch, capsys, "law", other, "--val", "a/b", says="other: no evaluations of a/b")
 
 
 def test_a_killed_run_is_read_to_its_last_whole_line(monkeypatch, tmp_path, capsys):
@@ -526,18 +533,22 @@ def test_plot(monkeypatch, tmp_path):
     runs = [write_run(tmp_path / "g1", seed=1),
             write_run(tmp_path / "g2", seed=2, entropies=np.linspace(0.8, 0.1, 9)),
             write_run(tmp_path / "k1", loss="kl_cov", kl_cov_ratio=0.02)]
-    groups = L.group_runs(L.read_runs(runs, None))
+    groups = F.group_runs(F.read_runs(runs, ""))
     assert {label: [run.name for run in group] for label, group in groups.items()} == {
         "grpo": ["g1", "g2"], "kl_cov": ["k1"]}
     more = [write_run(tmp_path / "g3", seed=3, kl_cov_ratio=0.5),    # grpo does not use it: the same settings
             write_run(tmp_path / "k2", loss="kl_cov", kl_cov_ratio=0.05)]
-    groups = L.group_runs(L.read_runs([*runs, *more], None))
+    groups = F.group_runs(F.read_runs([*runs, *more], ""))
     assert {label: [run.name for run in group] for label, group in groups.items()} == {
         "grpo": ["g1", "g2", "g3"], "kl_cov, kl_cov_ratio 0.02": ["k1"], "kl_cov, kl_cov_ratio 0.05": ["k2"]}
     out = tmp_path / "results/picture.png"
-    run_command(monkeypatch, "plot", *runs, "--out", out, "--svg")
-    assert out.read_bytes()[:4] == b"\x89PNG" and "<svg" in out.with_suffix(".svg").read_text()
-    entropy_ax, accuracy_ax, law_ax, tail_ax, length_ax, drop_ax = plt.gcf().axes
+    run_command(monkeypatch, "plot", *runs, "--out", out.with_suffix(".svg"), "--panels", "entropy,law")
+    assert "<svg" in out.with_suffix(".svg").read_text() and len(plt.gcf().axes) == 2
+    run_command(monkeypatch, "plot", *runs, "--out", out)
+    assert out.read_bytes()[:4] == b"\x89PNG"
+    entropy_ax, accuracy_ax, law_ax, tail_ax, length_ax, drop_ax, cov_ax = plt.gcf().axes
+    assert law_ax.get_ylim()[1] <= 100 and not any(ax.get_legend() for ax in plt.gcf().axes), "no legend over data"
+    np.testing.assert_allclose(cov_ax.lines[0].get_ydata(), 0.01)
     np.testing.assert_allclose(entropy_ax.lines[0].get_ydata(), np.linspace(0.7, 0.1, 9))    # mean of seeds
     band = entropy_ax.collections[0].get_paths()[0].vertices[:, 1]    # lowest to highest seed
     assert (band.min(), band.max()) == pytest.approx((0.1, 0.8))
@@ -545,7 +556,8 @@ def test_plot(monkeypatch, tmp_path):
     np.testing.assert_allclose(law_ax.lines[1].get_ydata()[0], 40.0)    # fitted ceiling
     np.testing.assert_allclose(drop_ax.lines[0].get_ydata(), 0.6 / 8)    # entropy drop a step
     np.testing.assert_allclose([bar.get_height() for bar in tail_ax.patches], [5, 3, 1] * 2)
-    assert all(ax.get_xlabel() and ax.get_ylabel() and ax.get_title() for ax in plt.gcf().axes)
+    assert all(ax.get_xlabel() and ax.get_ylabel() for ax in plt.gcf().axes)
+    assert all(ax.get_title() for ax in plt.gcf().axes[:-1])
     plt.close("all")
 
 
@@ -694,3 +706,19 @@ def test_tokens_refuses(monkeypatch, capsys, val, surer, tmp_path):
     vocab["+"], vocab["-"] = vocab["-"], vocab["+"]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert_refuses(monkeypatch, capsys, "tokens", BASE, val, "--other", other, says="its tokenizer is not")
+
+
+def test_a_run_folder_stands_for_its_newest_export(tmp_path, monkeypatch, capsys):
+    run = write_run(tmp_path / "run")
+    assert_refuses(monkeypatch, capsys, "bench", run, "--benchmarks", "x.jsonl", says="no export in hf/")
+    for step in (10, 20):
+        (run / f"hf/step_{step:06d}").mkdir(parents=True)
+    assert E.newest_export(str(run)) == str(run / "hf/step_000020") and E.newest_export(BASE) == BASE
+
+
+def test_three_methods_on_two_curves(monkeypatch, tmp_path, capsys):
+    """Two seeds of a method share a curve, another method's is 10 points higher: the F test is over methods, too."""
+    runs = [write_run(tmp_path / "a1"), write_run(tmp_path / "a2", seed=2), write_run(tmp_path / "b1", b=70, loss="kl_cov")]
+    run_command(monkeypatch, "law", *runs)
+    output = capsys.readouterr().out
+    assert "0.00 with a curve per method: NOT one curve" in output and "0.00 with a curve per run: NOT one curve" in output

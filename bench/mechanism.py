@@ -14,14 +14,10 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from law import Run, read_run, series
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from support.figures import Run, band, new_figure, read_run, series, styles_of
 
 QUADRANTS = {"likely_right": "likely, right: H falls", "unlikely_wrong": "unlikely, wrong: H falls",
              "likely_wrong": "likely, wrong: H rises", "unlikely_right": "unlikely, right: H rises"}
@@ -43,16 +39,6 @@ def mean_of(runs: list[Run], key: str, statistic=np.mean) -> float:
 def median_of(runs: list[Run], key: str) -> float:
     """Of ratios, one of which may be far out where its denominator is small."""
     return mean_of(runs, key, np.median)
-
-
-def band(ax, runs: list[Run], key: str, color, window: int = 1, **style):
-    steps, values = series(runs, key)
-    if len(steps) < window:
-        return
-    smooth = np.array([np.convolve(row, np.ones(window) / window, mode="valid") for row in values])
-    steps = steps[:smooth.shape[1]] + (window - 1) / 2
-    ax.plot(steps, smooth.mean(0), color=color, **style)
-    ax.fill_between(steps, smooth.min(0), smooth.max(0), color=color, alpha=0.2, linewidth=0)
 
 
 def table(head: list[str], rows: list[list]):
@@ -77,25 +63,27 @@ def cov(groups):
     head = ["run", "mean", "std", "share positive", "top 2 %", "top 0.2 %", "top 0.02 %", "response level",
             "steps where it is positive", "correlation with the entropy drop"]
     rows = []
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    for i, (name, runs) in enumerate(groups.items()):
+    figure, axes = new_figure(3)
+    styles = styles_of(list(groups))
+    for name, runs in groups.items():
+        color = styles[name]["color"]
         response = np.concatenate([series([run], "cov/response")[1][0] for run in runs])
         pairs = [[blocks(v) for v in entropy_drop(run, "cov/response")] for run in runs]
         x, drop = np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
         rows.append([name, *(mean_of(runs, f"cov/{key}") for key in
                              ("mean", "std", "positive", "top_2%", "top_0.2%", "top_0.02%", "response")),
                      f"{100 * np.mean(response > 0):.0f} %", float(np.corrcoef(x, drop)[0, 1])])
-        band(axes[0], runs, "cov/response", f"C{i}", window=10, label=name)
-        axes[1].plot(x, drop, "o", color=f"C{i}", alpha=0.6, markersize=4, label=name)
+        band(axes[0], *series(runs, "cov/response"), styles[name], window=10, label=name)
+        axes[1].plot(x, drop, "o", color=color, alpha=0.6, markersize=4)
         bins = [q for q in (25, 50, 75, 100) if not np.isnan(mean_of(runs, f"cov/response_acc_{q}"))]
-        axes[2].plot(bins, [mean_of(runs, f"cov/response_acc_{q}") for q in bins], "o-", color=f"C{i}", label=name)
-    axes[0].set(title="Covariance of a response's log-prob", xlabel="step", ylabel="Cov(log $\\pi$, $\\pi A$), nats")
+        axes[2].plot(bins, [mean_of(runs, f"cov/response_acc_{q}") for q in bins], "o-", color=color)
+    axes[0].set(title="Covariance of a response's log-prob", xlabel="step (mean of 10)", ylabel="Cov(log $\\pi$, $\\pi A$), nats")
     axes[1].set(title="... against the entropy drop", xlabel="the covariance, mean of 10 steps",
                 ylabel="entropy drop a step, nats, mean of 10")
     axes[1].axhline(0, color="black", linewidth=0.8)
     axes[2].set(title="... by the prompt's accuracy", xlabel="accuracy of the group, up to (%)", xticks=[25, 50, 75, 100],
                 ylabel="Cov(log $\\pi$, $\\pi A$), nats")
-    axes[0].legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     table(head, rows)
     return figure
 
@@ -104,9 +92,10 @@ def identity(groups):
     head = ["run", "update", "entropy change", "predicted", "slope", "correlation", "share explained",
             "Theorem 1: corr, explained", "Theorem 2: corr, explained"]
     rows = []
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    for i, (name, runs) in enumerate(groups.items()):
-        for which, style in (("first", "o"), ("step", "s")):
+    figure, axes = new_figure(3)
+    styles = styles_of(list(groups))
+    for name, runs in groups.items():
+        for which, marker in (("first", "o"), ("step", "s")):
             key = f"probe/{which}/"
             if np.isnan(mean_of(runs, key + "dH")):
                 continue
@@ -115,20 +104,24 @@ def identity(groups):
                          mean_of(runs, key + "dH"), mean_of(runs, key + "dH_first_order"),
                          *(median_of(runs, f"{key}first_order_{k}") for k in ("slope", "corr", "explained")), *theorems])
             x, y = series(runs, key + "dH_first_order")[1], series(runs, key + "dH")[1]
-            label = f"{name}, {'first update' if which == 'first' else 'whole step'}"
-            axes[0].plot(x.ravel(), y.ravel(), style, color=f"C{i}", alpha=0.6, markersize=4, label=label,
+            line = {"color": styles[name]["color"], "linestyle": "-" if which == "first" else "--"}
+            axes[0].plot(x.ravel(), y.ravel(), marker, color=line["color"], alpha=0.6, markersize=4,
                          markerfacecolor="none" if which == "step" else None)
-            band(axes[1], runs, key + "first_order_explained", f"C{i}", linestyle="-" if which == "first" else "--", label=label)
-            band(axes[2], runs, key + "theorem_2_corr", f"C{i}", linestyle="-" if which == "first" else "--", label=label)
+            steps, explained = series(runs, key + "first_order_explained")
+            # the mean of the seeds alone, cut at 0: below it, the prediction is worse than "no change"
+            axes[1].plot(steps, explained.mean(axis=0).clip(0), marker=marker, markersize=3, linewidth=1.5, **line)
+            band(axes[2], *series(runs, key + "theorem_2_corr"), line)
+        axes[2].plot([], [], color=styles[name]["color"], label=name)
     low, high = axes[0].get_xlim()
     axes[0].plot([low, high], [low, high], color="black", linewidth=0.8)
-    axes[0].set(title="Mean entropy change", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
+    axes[0].set(title="Mean entropy change (squares: whole step)", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
                 ylabel="exact, nats")
-    axes[1].set(title="First order: share explained", xlabel="step (solid: first update, dashed: whole step)", ylabel="of the squared change, state by state")
-    axes[1].set_ylim(-1, 1.05)
-    axes[2].set(title="Theorem 2: correlation", xlabel="step", ylabel="with the exact change, state by state")
+    axes[1].set(title="Lemma 1: share explained", xlabel="step (solid: first update, dashed: whole step)",
+                ylabel="of the squared change (0: no use)", ylim=(-0.03, 1.03))
+    axes[2].set(title="Theorem 2: correlation", xlabel="step (solid: first update, dashed: whole step)",
+                ylabel="with the exact change, state by state")
     axes[2].axhline(0, color="black", linewidth=0.8)
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[2].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     table(head, rows)
     visited = [[name, mean_of(runs, "probe/first/dH_visited"), mean_of(runs, "probe/first/dH_unvisited")]
                for name, runs in groups.items() if not np.isnan(mean_of(runs, "probe/first/dH"))]
@@ -144,8 +137,10 @@ def selected(groups):
     shares = [100 * mean_of(first, f"quadrant/{q}") for q in QUADRANTS]
     bars.append((f"all of {name}", shares))
     rows.append([f"all of {name}", *(f"{s:.0f} %" for s in shares), "", mean_of(first, "actor/entropy"), "", ""])
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
-    for i, (name, runs) in enumerate(groups.items()):
+    figure, axes = new_figure(2)
+    figure.set_size_inches(12, 4.4)
+    styles = styles_of(list(groups))
+    for name, runs in groups.items():
         shares = [100 * mean_of(runs, f"selected/{q}") for q in QUADRANTS]
         bars.append((name, shares))
         files = sorted(path for folder in folders_of[name] for path in folder.glob("selected/*.jsonl"))
@@ -159,7 +154,7 @@ def selected(groups):
                      f"{100 * np.mean(prob > 0.99):.0f} %" if len(prob) else "", top])
         if len(prob):
             axes[1].hist(prob, bins=np.linspace(0, 1, 21), weights=np.full(len(prob), 100 / len(prob)), histtype="step",
-                         linewidth=2, color=f"C{i}", label=name)
+                         linewidth=2, label=name, **styles[name])
     left = np.zeros(len(bars))
     for quadrant, label in QUADRANTS.items():
         values = np.array([shares[list(QUADRANTS).index(quadrant)] for _, shares in bars])
@@ -170,7 +165,7 @@ def selected(groups):
     axes[0].set(title="Where the tokens stand in the sign table", xlabel="share of the tokens (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     axes[1].set(title="Probability of the selected tokens", xlabel="probability under the rollout's policy", ylabel="share (%)")
-    axes[1].legend(fontsize=8)
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center")
     table(head, rows)
     return figure
 
@@ -186,8 +181,9 @@ def first_crossing(level: float, steps, entropy, accuracy) -> tuple[float, float
 
 def controls(groups):
     rows = []
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    for i, (name, runs) in enumerate(groups.items()):
+    figure, axes = new_figure(3)
+    styles = styles_of(list(groups))
+    for name, runs in groups.items():
         evaluations = [run.evaluations() for run in runs]
         final = np.array([[e[1][-1], e[2][-1]] for e in evaluations])  # both on the held-out problems
         passes = np.array([first_crossing(0.35, *e) for e in evaluations])
@@ -195,13 +191,13 @@ def controls(groups):
                      ", ".join(f"{r:.1f}" for r in final[:, 1]),
                      f"{np.mean([e[2][-5:].mean() for e in evaluations]):.1f}",
                      "not reached" if np.isnan(passes).any() else f"{passes[:, 1].mean():.1f} at step {passes[:, 0].mean():.0f}"])
-        band(axes[0], runs, "actor/entropy", f"C{i}", window=5, label=name)
+        band(axes[0], *series(runs, "actor/entropy"), styles[name], window=5, label=name)
         steps, R = evaluations[0][0], np.array([e[2] for e in evaluations])
-        axes[1].plot(steps, R.mean(0), "o-", markersize=3, color=f"C{i}")
-        axes[1].fill_between(steps, R.min(0), R.max(0), color=f"C{i}", alpha=0.2, linewidth=0)
-        axes[2].plot(np.mean([e[1] for e in evaluations], 0), R.mean(0), "o-", markersize=3, color=f"C{i}")
+        axes[1].plot(steps, R.mean(0), marker="o", markersize=3, **styles[name])
+        axes[1].fill_between(steps, R.min(0), R.max(0), color=styles[name]["color"], alpha=0.2, linewidth=0)
+        axes[2].plot(np.mean([e[1] for e in evaluations], 0), R.mean(0), marker="o", markersize=3, **styles[name])
     axes[0].set(title="Policy entropy, training prompts", xlabel="step", ylabel="nats a token", ylim=(0, None))
-    axes[1].set(title="Validation accuracy", xlabel="step", ylabel="%")
+    axes[1].set(title="Validation accuracy", xlabel="step", ylabel="right responses (%)")
     axes[2].set(title="Accuracy against entropy", xlabel="entropy (nats a token)", ylabel="accuracy (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     table(["run", "final entropy (nats)", "seeds", "final accuracy (%)", "seeds", "mean of the last five (%)",
@@ -221,8 +217,6 @@ if __name__ == "__main__":
     except ValueError as error:
         sys.exit(f"mechanism.py: {error}")
     folders_of = {name: [path for path in args.runs if re.sub(r"-seed\d+$", "", path.name) == name] for name in groups}
-    plt.rcParams.update({"font.size": 11, "axes.titleweight": "bold", "axes.grid": True, "grid.alpha": 0.3,
-                         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
     figure = questions[args.question](groups)
     out = args.out or Path(f"results/mechanism-{args.question}.png")
     figure.savefig(out, dpi=150)

@@ -7,6 +7,7 @@ Expressions (sympy) and programs go to worker processes, which may hang, eat mem
 response its reward.
 """
 import ast
+import atexit
 import ctypes
 import json
 import logging
@@ -17,6 +18,8 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +31,7 @@ from typing import NamedTuple
 from jinja2 import TemplateError
 
 from support.answers import SIGNS, extract_boxed, final_text, number, readable, same_answer, same_number
-from support.sandbox import Limits, check_code, log_sandbox, read_tests
+from support.sandbox import Limits, check_code, log_sandbox, read_tests, remove
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
 MAX_ANSWER = 300                      # characters; a longer answer is wrong unread
@@ -61,10 +64,35 @@ def format_prompt(problem, tokenizer):
     return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
 
 def extract_code(response):
-    """Content of the last closed ```python (or untagged) fence after </think>; None if there is none."""
-    blocks = [part.partition("\n") for part in final_text(response).split("```")[1:-1:2]]
-    python = [code for tag, _, code in blocks if tag.strip() in ("", "py", "python", "python3")]
-    return python[-1] if python else None
+    """Content of the last closed code fence after </think> that is tagged as Python, else of the last one without a
+    tag that does something; None if there is none. A fence inside a program ends nothing: a block ends at the first
+    closing fence at which it is Python."""
+    lines, found, i = final_text(response).splitlines(keepends=True), {True: [], False: []}, 0
+    def parsed(code):
+        try:
+            return ast.parse(textwrap.dedent(code))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+    while i < len(lines):
+        opening = re.match(r"[ \t>*+\-\d.)]*?(`{3,}|~{3,})[ \t]*([^`\n]*)$", lines[i])
+        i += 1
+        if not opening:
+            continue
+        fence, tag = opening[1], re.match(r"[{. ]*([\w+#-]*)", opening[2].lower())[1]
+        closing = re.compile(rf"(.*?){fence[0]}{{{len(fence)},}}\s*$")
+        ends = [j for j in range(i, len(lines)) if closing.match(lines[j])]
+        blocks = [(j, "".join(lines[i:j]) + closing.match(lines[j])[1].rstrip(" \t")) for j in ends]
+        if not blocks:
+            continue
+        python = tag in ("python", "python3", "py", "py3")
+        whole = (block for block in blocks[:20] if (python or not tag) and parsed(block[1]))
+        end, code = next(whole, blocks[0])
+        tree = parsed(code)
+        acts = (ast.Call, ast.FunctionDef, ast.ClassDef)
+        if python or not tag and tree and any(isinstance(node, acts) for node in ast.walk(tree)):
+            found[python].append(textwrap.dedent(code))
+        i = end + 1
+    return (found[True] or found[False] or [None])[-1]
 
 # --- countdown ----------------------------------------------------------------------------------------------
 
@@ -101,27 +129,43 @@ _free, _started, _lock = SimpleQueue(), [], threading.Lock()
 class Worker:
     """A fresh interpreter in its own session; judges one item at a time and may be killed at any moment."""
     def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="reward-")                   # of its programs; deleted with it
+        os.chmod(self.folder, 0o711)
         kept = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH"} & os.environ.keys()
         env = {name: os.environ[name] for name in kept} | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, os.path.abspath(__file__), str(os.getpid())]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
-                                        start_new_session=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                                        env=env | {"TMPDIR": self.folder})
+
+    def stop(self):
+        """Its return code, when neither it nor a process or a folder of its is left."""
+        self.process.kill()
+        self.process.communicate()                         # its supervisor holds the pipe: now that is gone too
+        remove(self.folder)
+        return self.process.returncode
 
     def judge(self, item, timeout):
         """Status of one item. The worker's own clock ends it, whatever it does; a new one takes its place."""
         if self.process.poll() is not None:
+            self.stop()
             self.__init__()                                # it died while idle: not this item's fault
         try:
             self.process.stdin.write(json.dumps({**item, "timeout": timeout}).encode() + b"\n")
             self.process.stdin.flush()
-            if select.select([self.process.stdout], [], [], 20 * timeout + 60)[0]:
+            answered = select.poll()                       # select takes no descriptor above 1,023
+            answered.register(self.process.stdout, select.POLLIN)
+            if answered.poll(1000 * (30 * item.get("limits", [timeout])[0] + 60)):
                 return json.loads(self.process.stdout.readline())
         except (OSError, ValueError):                      # it is dead
             pass
-        os.killpg(self.process.pid, signal.SIGKILL)
-        died_of = -self.process.wait()
+        died_of = -self.stop()
         self.__init__()
         return "timeout" if died_of in (signal.SIGALRM, signal.SIGKILL) else "error"
+
+@atexit.register
+def stop_workers():
+    for worker in _started:
+        worker.stop()
 
 def start_workers(workers):
     """Start the pool, or enlarge it; call it before CUDA starts. RuntimeError if a worker misjudges."""
@@ -191,6 +235,7 @@ def work(parent):
     def follow_parent():
         while os.getppid() == parent:
             time.sleep(0.5)
+        remove(os.environ["TMPDIR"])
         os.killpg(0, signal.SIGKILL)
     threading.Thread(target=follow_parent, daemon=True).start()
     prctl = ctypes.CDLL(None).prctl
@@ -206,7 +251,7 @@ def work(parent):
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
-        clock = 6 * limits.seconds if code else item["timeout"]
+        clock = 25 * limits.seconds + 30 if code else item["timeout"]
         signal.setitimer(signal.ITIMER_REAL, clock)        # SIGALRM ends the process
         try:
             if code:

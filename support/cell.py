@@ -146,7 +146,7 @@ def run_program(job):
 # type's name and what makes them; any other object stays where it is and its key crosses.
 VALUES = {"builtins.complex", "builtins.range", "builtins.slice", "builtins.bytearray", "fractions.Fraction",
           "decimal.Decimal", "datetime.date", "datetime.time", "datetime.datetime", "datetime.timedelta",
-          "datetime.timezone", "collections.Counter", "pathlib.PosixPath", "uuid.UUID"}
+          "datetime.timezone", "collections.Counter", "pathlib.PosixPath"}
 CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque,
               "dict": dict, "OrderedDict": collections.OrderedDict, "dict_items": lambda x: dict(x).items(),
               "dict_keys": lambda x: dict.fromkeys(x).keys(), "dict_values": lambda x: dict(enumerate(x)).values()}
@@ -163,7 +163,7 @@ def pack(x, stay):
         items = x.items() if isinstance(x, dict) else x
         return ["dict" if kind is collections.defaultdict else kind.__name__, *[pack(item, stay) for item in items]]
     if name in VALUES:
-        return [name, *[pack(part, stay) for part in x.__reduce_ex__(2)[1]]]
+        return [name, *[pack(part, stay) for part in x.__reduce_ex__(2)[1] if part is not kind]]
     if kind.__module__ == "numpy":
         value = x.tolist()
         return ["ndarray", str(x.dtype), pack(value, stay)] if name == "numpy.ndarray" else pack(value, stay)
@@ -310,13 +310,13 @@ def serve_program(job):
             x = x.Solution()
         return getattr(x, name)
     operations = {"get": get, "set": setattr, "delete": delattr, "call": lambda f, *args, **kwargs: f(*args, **kwargs),
-                  "special": lambda x, name, *args: getattr(type(x), name)(x, *args), "next": next, "list": list,
+                  "special": lambda x, name, *args, **kwargs: getattr(type(x), name)(x, *args, **kwargs), "next": next, "list": list,
                   "plain": plain, "send": lambda x, value: x.send(value), "run": lambda x: resolve("asyncio", "run")(x),
                   "names": lambda x: [name for name in vars(x) if name[0] != "_"],
                   "parameters": lambda x: [(p.name, int(p.kind), p.default is not p.empty)
                                            for p in resolve("inspect", "signature")(x).parameters.values()]}
     def answer(operation, target, args, kwargs):
-        before, value, error = json.dumps(pack([args, kwargs], stay)), None, None
+        before, value, error = json.dumps(pack([args, kwargs], id)), None, None
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
@@ -324,7 +324,7 @@ def serve_program(job):
                 value = operations[operation](target, *args, **kwargs)
         except BaseException as exception:
             error = exception
-        after = (args, kwargs) if json.dumps(pack([args, kwargs], stay)) != before else None
+        after = (args, kwargs) if json.dumps(pack([args, kwargs], id)) != before else None
         said = []
         for stream in (out, err):
             stream.flush()
@@ -349,7 +349,7 @@ def run_tests(job):
 
     def ask(operation, target, *args, **kwargs):
         nonlocal asked
-        asked += operation in ("call", "set", "delete")
+        asked += operation in ("call", "set", "delete") or args[:1] in (("__call__",), ("__setitem__",), ("__delitem__",))
         error, value, after, out, err, warned = line.ask(operation, target, args, kwargs)
         sys.stdout.write(out)
         sys.stderr.write(err)
@@ -413,7 +413,7 @@ def run_tests(job):
 
     def special(name):
         bare = name.strip("_")
-        def method(self, *args):
+        def method(self, *args, **kwargs):
             mixed = not all(isinstance(arg, Remote) for arg in args)
             content = ask("plain", self) if mixed and bare in ORDER + ARITHMETIC else None
             if content is not None:
@@ -421,7 +421,7 @@ def run_tests(job):
             if (bare in ORDER and mixed or bare in TO_A_NUMBER and "mixed" in vars(self)
                     or bare == "contains" and not named(self)):
                 raise TypeError("an object of the program does not decide how it compares with the tests' values")
-            value = ask("special", self, name, *args)
+            value = ask("special", self, name, *args, **kwargs)
             if bare in ARITHMETIC and mixed and value is not NotImplemented:
                 if not isinstance(value, Remote):
                     raise TypeError("an object of the program does not reckon with the tests' values for them")
@@ -441,13 +441,13 @@ def run_tests(job):
     def mirror_class(key, module, name, bases, specials, base, doc, fields):
         bases = tuple(unpack(parent, find) for parent in bases)
         errors = tuple(parent for parent in bases if issubclass(parent, BaseException))
-        real = getattr(sys.modules.get(module), name, None)
+        real = vars(sys.modules[module]).get(name) if module in sys.modules else None
         if errors and name in words and isinstance(real, type) and issubclass(real, Exception):
             return real                                    # of the standard library, and the tests have it
         if errors:
             own = {"__key__": key, "__str__": lambda self: vars(self).get("text_of_the_program") or str(self.args)}
             return type(name, errors, own)
-        own = {"__key__": key, "__doc__": doc} | {name: special(name) for name in specials if name[2:-2] in SPECIAL}
+        own = {"__key__": key} | {"__doc__": doc for _ in [0] if module == "solution"} | {name: special(name) for name in specials if name[2:-2] in SPECIAL}
         if fields:
             own["__dataclass_fields__"] = dataclasses.make_dataclass(name, fields).__dataclass_fields__
         if base:
@@ -554,12 +554,15 @@ def run_pytest(tests, words, ask):
             module = sys.modules["tests"] = types.ModuleType("tests")
             exec(compile(tests, "tests", "exec"), vars(module))
             return module
-        def pytest_collect_file(file_path, parent):
-            return Tests.from_parent(parent, path=file_path)
+    class Plugin:                                          # else it would look into the folder, where the program writes
+        def pytest_collection(session):
+            session.items = list(session.genitems(Tests.from_parent(session, path=session.path / "tests.py")))
+            session.testscollected = len(session.items)
+            return True
     options = ["-qx", "-c", os.devnull, "--noconftest", f"--rootdir={os.getcwd()}", "--basetemp=pytest"]
     options += [word for name in ("cacheprovider", "faulthandler", "junitxml", "doctest", "pastebin", "stepwise", "logging",
                                   "unraisableexception", "threadexception", "debugging") for word in ("-p", f"no:{name}")]
-    assert pytest.main([*options, __file__], [Tests]) == 0
+    assert pytest.main(options, [Plugin]) == 0
 
 # --- comparison ---------------------------------------------------------------------------------------------
 

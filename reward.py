@@ -138,9 +138,9 @@ class Worker:
                                         env=env | {"TMPDIR": self.folder})
 
     def stop(self):
-        """Its return code, when neither it nor a process or a folder of its is left."""
+        """End it, and with it what it started; its return code, when its folder is gone."""
         self.process.kill()
-        self.process.communicate()                         # its supervisor holds the pipe: now that is gone too
+        self.process.communicate()
         remove(self.folder)
         return self.process.returncode
 
@@ -154,7 +154,7 @@ class Worker:
             self.process.stdin.flush()
             answered = select.poll()                       # select takes no descriptor above 1,023
             answered.register(self.process.stdout, select.POLLIN)
-            if answered.poll(1000 * (30 * item.get("limits", [timeout])[0] + 60)):
+            if answered.poll(1000 * (100 * item.get("limits", [timeout])[0] + 600)):           # the last resort
                 return json.loads(self.process.stdout.readline())
         except (OSError, ValueError):                      # it is dead
             pass
@@ -235,6 +235,8 @@ def work(parent):
     def follow_parent():
         while os.getppid() == parent:
             time.sleep(0.5)
+        for child in open(f"/proc/self/task/{os.getpid()}/children").read().split():
+            os.kill(int(child), signal.SIGKILL)
         remove(os.environ["TMPDIR"])
         os.killpg(0, signal.SIGKILL)
     threading.Thread(target=follow_parent, daemon=True).start()
@@ -251,8 +253,7 @@ def work(parent):
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
-        clock = 25 * limits.seconds + 30 if code else item["timeout"]
-        signal.setitimer(signal.ITIMER_REAL, clock)        # SIGALRM ends the process
+        signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])         # SIGALRM ends the process
         try:
             if code:
                 tests = read_tests(item["tests"])
@@ -263,6 +264,7 @@ def work(parent):
             status = "error"
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(json.dumps(status), file=reply, flush=True)
+    remove(os.environ["TMPDIR"])
 
 def overlong_penalty(length, max_length, buffer):
     """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, -1 at max_length.

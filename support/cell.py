@@ -24,6 +24,8 @@ import types
 import warnings
 from importlib.machinery import PathFinder
 
+sys.set_int_max_str_digits(0)             # tests and results hold numbers of thousands of digits
+
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
@@ -47,8 +49,9 @@ def seccomp_filter(calls, pid):
     for number in calls["denied"]:
         lines += [(equal, 0, 1, number), (answer, 0, 0, eperm)]
     for number in calls["own"]:
-        lines += [(equal, 0, 5, number), (load, 0, 0, 16), (equal, 2, 0, pid), (equal, 1, 0, 0), (answer, 0, 0, eperm),
-                  (answer, 0, 0, allow)]
+        itself = 0 if number == calls["own"][-1] else pid                  # prlimit64's 0; kill's 0 is a group
+        lines += [(equal, 0, 5, number), (load, 0, 0, 16), (equal, 2, 0, pid), (equal, 1, 0, itself),
+                  (answer, 0, 0, eperm), (answer, 0, 0, allow)]
     lines += [(equal, 0, 4, calls["clone"]), (load, 0, 0, 16), (has_bit, 0, 1, 0x10000), (answer, 0, 0, allow),
               (answer, 0, 0, eagain),                                      # but for CLONE_THREAD
               (equal, 0, 4, calls["prctl"]), (load, 0, 0, 16), (equal, 0, 1, 1), (answer, 0, 0, eperm),
@@ -123,7 +126,6 @@ def confine(job):
     if libc.prctl(22, 2, struct.pack("HP", length, ctypes.addressof(kept)), 0, 0):
         os._exit(1)
     threading.stack_size(16 << 20)         # else each thread reserves as much as the main one may use
-    sys.set_int_max_str_digits(0)
     builtins.exit = builtins.quit = sys.exit
     os.environ["TMPDIR"] = job["box"]
 
@@ -239,11 +241,12 @@ ORDER = ["lt", "le", "gt", "ge"]
 TO_A_NUMBER = "abs round trunc floor ceil int float complex index bool len".split()
 SPECIAL = [*ARITHMETIC, *ORDER, *TO_A_NUMBER, *"neg pos invert iter next reversed getitem setitem delitem contains call "
            "enter exit str repr format hash".split()]
-PLAIN = (dict, list, tuple, set, frozenset, collections.deque)
+PLAIN, SCALARS = (dict, list, tuple, set, frozenset, collections.deque), (int, float, str, bytes)
 
 def plain(x):
-    """The content of a container of a type of the program's own, else None."""
-    return next((kind(kind.items(x) if kind is dict else kind.__iter__(x)) for kind in PLAIN if isinstance(x, kind)), None)
+    """The content of x, if its type derives from one of Python's own, else None."""
+    kind = next((kind for kind in PLAIN + SCALARS if issubclass(type(x), kind)), None)
+    return kind and kind(x if kind in SCALARS else kind.items(x) if kind is dict else kind.__iter__(x))
 
 def serve_program(job):
     """Do with the program's objects what the tests ask for; objects stay here, their keys leave."""
@@ -286,12 +289,11 @@ def serve_program(job):
             special = [f"__{name}__" for name in SPECIAL
                        if any(f"__{name}__" in vars(parent) for parent in x.__mro__ if parent is not object)]
             base = next((base.__name__ for base in PLAIN if issubclass(x, base)), None)
-            return ["class", id(x), x.__module__, x.__name__, bases, special, base, x.__doc__,
+            return ["class", id(x), x.__module__, x.__name__, bases, special, base, str(x.__doc__),
                     list(getattr(x, "__dataclass_fields__", []))]
-        for base in (int, float, str, bytes):
-            if isinstance(x, base) and not hasattr(kind, "__members__"):               # an Enum's member stays
-                return pack(base(x), stay)
-        if hasattr(kind, "__next__") and kind.__module__ != "solution":
+        if issubclass(kind, SCALARS) and not hasattr(kind, "__members__"):            # an Enum's member stays
+            return pack(plain(x), stay)
+        if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
             return ["iterator", id(x)]
         return ["coroutine" if hasattr(kind, "cr_code") else "object", id(x), stay(kind)]
     def find(kind, *parts):
@@ -309,8 +311,8 @@ def serve_program(job):
         if x is solution[0] and not hasattr(x, name) and hasattr(x, "Solution"):
             x = x.Solution()
         return getattr(x, name)
-    operations = {"get": get, "set": setattr, "delete": delattr, "call": lambda f, *args, **kwargs: f(*args, **kwargs),
-                  "special": lambda x, name, *args, **kwargs: getattr(type(x), name)(x, *args, **kwargs), "next": next, "list": list,
+    operations = {"get": get, "set": setattr, "delete": delattr, "call": lambda f, /, *args, **kwargs: f(*args, **kwargs),
+                  "special": lambda x, name, /, *args, **kwargs: getattr(type(x), name)(x, *args, **kwargs), "next": next, "list": list,
                   "plain": plain, "send": lambda x, value: x.send(value), "run": lambda x: resolve("asyncio", "run")(x),
                   "names": lambda x: [name for name in vars(x) if name[0] != "_"],
                   "parameters": lambda x: [(p.name, int(p.kind), p.default is not p.empty)
@@ -347,7 +349,7 @@ def run_tests(job):
         os.dup2(null, fd)
     known, stubs, asked = {}, {}, 0
 
-    def ask(operation, target, *args, **kwargs):
+    def ask(operation, target, /, *args, **kwargs):
         nonlocal asked
         asked += operation in ("call", "set", "delete") or args[:1] in (("__call__",), ("__setitem__",), ("__delitem__",))
         error, value, after, out, err, warned = line.ask(operation, target, args, kwargs)
@@ -372,7 +374,7 @@ def run_tests(job):
 
     class Mirror(type):
         """A class of the program: what it makes are mirrors too."""
-        def __call__(cls, *args, **kwargs):
+        def __call__(cls, /, *args, **kwargs):
             return ask("call", cls, *args, **kwargs)
         def __getattr__(cls, name):
             return ask("get", cls, visible(name))
@@ -413,7 +415,7 @@ def run_tests(job):
 
     def special(name):
         bare = name.strip("_")
-        def method(self, *args, **kwargs):
+        def method(self, /, *args, **kwargs):
             mixed = not all(isinstance(arg, Remote) for arg in args)
             content = ask("plain", self) if mixed and bare in ORDER + ARITHMETIC else None
             if content is not None:
@@ -431,7 +433,8 @@ def run_tests(job):
             return value
         def iterate(self):
             if "__len__" not in dir(type(self)):
-                return iter(ask("special", self, "__iter__"))
+                inner = ask("special", self, "__iter__")
+                return inner if inner is self else iter(inner)
             items, (when, length) = ask("list", self), vars(self).get("length", (None, None))
             if not len(items) == len(self) == (length if when == asked else len(items)):
                 raise TypeError("an object of the program has another length than it says")
@@ -447,7 +450,8 @@ def run_tests(job):
         if errors:
             own = {"__key__": key, "__str__": lambda self: vars(self).get("text_of_the_program") or str(self.args)}
             return type(name, errors, own)
-        own = {"__key__": key} | {"__doc__": doc for _ in [0] if module == "solution"} | {name: special(name) for name in specials if name[2:-2] in SPECIAL}
+        own = {"__key__": key, "__doc__": doc if module == "solution" else vars(Remote)["__doc__"]}
+        own |= {name: special(name) for name in specials if name[2:-2] in SPECIAL}
         if fields:
             own["__dataclass_fields__"] = dataclasses.make_dataclass(name, fields).__dataclass_fields__
         if base:
@@ -561,7 +565,7 @@ def run_pytest(tests, words, ask):
             return True
     options = ["-qx", "-c", os.devnull, "--noconftest", f"--rootdir={os.getcwd()}", "--basetemp=pytest"]
     options += [word for name in ("cacheprovider", "faulthandler", "junitxml", "doctest", "pastebin", "stepwise", "logging",
-                                  "unraisableexception", "threadexception", "debugging") for word in ("-p", f"no:{name}")]
+                                  "unraisableexception", "threadexception") for word in ("-p", f"no:{name}")]
     assert pytest.main(options, [Plugin]) == 0
 
 # --- comparison ---------------------------------------------------------------------------------------------
@@ -614,8 +618,9 @@ def start(job, role, stdin=-3, stdout=-3, fds=(), **more):               # -3: s
     import subprocess
     known = {name: value for name, value in job.items() if name not in ("tests", "code")}
     fd = memory(json.dumps(known | more).encode())
-    process = subprocess.Popen([sys.executable, "-ISB", "-X", "utf8", __file__, role, str(fd)], stdin=stdin,
-                               stdout=stdout, stderr=-3, pass_fds=[fd, *fds], env=ENVIRONMENT)
+    process = subprocess.Popen([sys.executable, "-ISB", "-X", "utf8", __file__, role, str(fd), "solution.py"],
+                               stdin=stdin, stdout=stdout, stderr=-3, pass_fds=[fd, *fds], env=ENVIRONMENT,
+                               start_new_session=True)
     os.close(fd)
     return process
 
@@ -673,5 +678,5 @@ if __name__ == "__main__" and sys.argv[1] == "supervise":
 elif __name__ == "__main__":
     job = json.load(os.fdopen(int(sys.argv[2])))
     confine(job)
-    role, sys.argv[:] = sys.argv[1], ["solution.py"]
+    role, sys.argv[:] = sys.argv[1], sys.argv[3:]
     {"program": run_program, "serve_program": serve_program, "run_tests": run_tests}[role](job)

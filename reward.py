@@ -64,9 +64,9 @@ def format_prompt(problem, tokenizer):
     return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
 
 def extract_code(response):
-    """Content of the last closed code fence after </think> that is tagged as Python, else of the last one without a
-    tag that does something; None if there is none. A fence inside a program ends nothing: a block ends at the first
-    closing fence at which it is Python."""
+    """Content of the last closed code fence after </think> that is tagged as Python, else of the last one
+    without a tag that does something; None if there is none. A fence inside a program ends nothing: a block
+    ends at the first closing fence at which it is Python."""
     lines, found, i = final_text(response).splitlines(keepends=True), {True: [], False: []}, 0
     def parsed(code):
         try:
@@ -134,8 +134,8 @@ class Worker:
         kept = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH"} & os.environ.keys()
         env = {name: os.environ[name] for name in kept} | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, os.path.abspath(__file__), str(os.getpid())]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-                                        env=env | {"TMPDIR": self.folder})
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        env=env | {"TMPDIR": self.folder}, start_new_session=True)
 
     def stop(self):
         """End it, and with it what it started; its return code, when its folder is gone."""
@@ -154,7 +154,8 @@ class Worker:
             self.process.stdin.flush()
             answered = select.poll()                       # select takes no descriptor above 1,023
             answered.register(self.process.stdout, select.POLLIN)
-            if answered.poll(1000 * (100 * item.get("limits", [timeout])[0] + 600)):           # the last resort
+            last_resort = 100 * item.get("limits", [timeout])[0] + 600                 # seconds
+            if answered.poll(1000 * last_resort):
                 return json.loads(self.process.stdout.readline())
         except (OSError, ValueError):                      # it is dead
             pass
@@ -253,7 +254,7 @@ def work(parent):
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
-        signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])         # SIGALRM ends the process
+        signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])           # SIGALRM ends it
         try:
             if code:
                 tests = read_tests(item["tests"])

@@ -33,7 +33,7 @@ def left(folder):
             command = open(path, "rb").read()
         except OSError:
             continue
-        if b"cell.py" in command:
+        if b"cell.py" in command or b"solution.py" in command:
             commands.append(command)
     return commands, os.listdir(folder)
 

@@ -1,9 +1,9 @@
-"""What runs a program under tests: the supervisor of a response and its cells. Only sandbox.py starts this file.
+"""What runs a program under tests: the supervisor of a response and its cells. sandbox.py starts this file.
 
-A cell gives up everything by itself before it runs a line of others (confine): it is one process of a user of its own,
-without capabilities, sockets, memory shared with others and any file but the interpreter's, some packages' and those of
-its folder. The program has one cell; the tests, unless they are texts for standard input, another, where mirrors stand
-for the program's objects.
+A cell gives up everything by itself before it runs a line of others (confine): it is one process of a user of
+its own, without capabilities, sockets, memory shared with others and any file but the interpreter's, some
+packages' and those of its folder. The program has one cell; the tests, unless they are texts for standard
+input, have another, where mirrors stand for the program's objects.
 """
 import builtins
 import collections
@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import io
 import json
+import marshal
 import numbers
 import operator
 import os
@@ -22,23 +23,25 @@ import sys
 import threading
 import types
 import warnings
+from functools import lru_cache
 from importlib.machinery import PathFinder
 
 sys.set_int_max_str_digits(0)             # tests and results hold numbers of thousands of digits
 
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-               "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
+               "OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 # --- what a cell may do -------------------------------------------------------------------------------------
 
-# System calls by number. Denied: socket, System V and POSIX IPC, memfd; fork, exec; other processes; namespaces; keys;
-# file handles, perf, bpf, userfaultfd, the kernel's log. Own: they name a process, which must be the cell itself.
+# System calls by number. Denied: socket, System V and POSIX IPC, memfd; fork, exec; other processes;
+# namespaces; keys; file handles, perf, bpf, userfaultfd, the kernel's log. Own: they name a process, the cell.
 CALLS = {"x86_64": dict(arch=0xC000003E, clone=56, prctl=157, own=[62, 234, 302], denied=[
-            41, *range(29, 32), *range(64, 72), 220, *range(240, 246), 319, 57, 58, 59, 322, 101, 310, 311, 312, 200, 129,
-            297, 141, 142, 144, 203, 251, 314, 256, 279, 272, 308, 248, 249, 250, 303, 304, 298, 321, 323, 103]),
+            41, *range(29, 32), *range(64, 72), 220, *range(240, 246), 319, 57, 58, 59, 322, 101, 310, 311,
+            312, 200, 129, 297, 141, 142, 144, 203, 251, 314, 256, 279, 272, 308, 248, 249, 250, 303, 304, 298,
+            321, 323, 103]),
          "aarch64": dict(arch=0xC00000B7, clone=220, prctl=167, own=[129, 131, 261], denied=[
-            198, *range(180, 198), 279, 221, 281, 117, 270, 271, 272, 130, 138, 240, 140, 118, 119, 122, 30, 274, 238, 239,
-            97, 268, 217, 218, 219, 264, 265, 241, 280, 282, 116])}
+            198, *range(180, 198), 279, 221, 281, 117, 270, 271, 272, 130, 138, 240, 140, 118, 119, 122, 30,
+            274, 238, 239, 97, 268, 217, 218, 219, 264, 265, 241, 280, 282, 116])}
 NEW_CALLS = [436, 437, 439, 441, 449]     # close_range, openat2, faccessat2, epoll_pwait2, futex_waitv
 
 def seccomp_filter(calls, pid):
@@ -49,11 +52,11 @@ def seccomp_filter(calls, pid):
     for number in calls["denied"]:
         lines += [(equal, 0, 1, number), (answer, 0, 0, eperm)]
     for number in calls["own"]:
-        itself = 0 if number == calls["own"][-1] else pid                  # prlimit64's 0; kill's 0 is a group
+        itself = 0 if number == calls["own"][-1] else pid              # prlimit64's 0; kill's 0 is a group
         lines += [(equal, 0, 5, number), (load, 0, 0, 16), (equal, 2, 0, pid), (equal, 1, 0, itself),
                   (answer, 0, 0, eperm), (answer, 0, 0, allow)]
-    lines += [(equal, 0, 4, calls["clone"]), (load, 0, 0, 16), (has_bit, 0, 1, 0x10000), (answer, 0, 0, allow),
-              (answer, 0, 0, eagain),                                      # but for CLONE_THREAD
+    lines += [(equal, 0, 4, calls["clone"]), (load, 0, 0, 16), (has_bit, 0, 1, 0x10000),
+              (answer, 0, 0, allow), (answer, 0, 0, eagain),      # but for CLONE_THREAD
               (equal, 0, 4, calls["prctl"]), (load, 0, 0, 16), (equal, 0, 1, 1), (answer, 0, 0, eperm),
               (answer, 0, 0, allow)]                                       # but for PR_SET_PDEATHSIG
     for number in NEW_CALLS:
@@ -67,7 +70,7 @@ def landlock(libc, readable, folder):
     if version < 1:
         return None
     everything = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14
-    scope = struct.pack("<QQQ", everything, 0, 3)[:24 if version >= 6 else 8]        # 3: abstract sockets, signals
+    scope = struct.pack("<QQQ", everything, 0, 3)[:24 if version >= 6 else 8]    # 3: sockets, signals
     rules = libc.syscall(444, scope, len(scope), 0)
     devices = [(f"/dev/{name}", 6) for name in ("null", "zero", "full", "random", "urandom")]
     for path, access in [*readable, *devices, (folder, everything)]:
@@ -109,7 +112,7 @@ def confine(job):
     readable += [(path, 12) for path in job["packages"]] + [(path, 8) for path in job["site"]]
     rules = landlock(libc, readable, job["box"])
     os.chdir(job["box"])
-    with open("/proc/self/oom_score_adj", "w") as file:                    # it goes first, should memory run out
+    with open("/proc/self/oom_score_adj", "w") as file:                # it goes first, should memory run out
         file.write("1000")
     if job["user"]:
         os.setgroups([])
@@ -133,8 +136,9 @@ def run_solution(code, name):
     """Run code as the module of this name, with what LeetCode imports for a class Solution."""
     module = sys.modules[name] = types.ModuleType(name)
     if "class Solution" in code:
-        exec("from typing import *\nfrom collections import *\nfrom functools import *\nfrom itertools import *\n"
-             "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string",
+        exec("from typing import *\nfrom collections import *\nfrom functools import *\n"
+             "from itertools import *\nimport bisect, collections, functools, heapq, itertools, math, operator, "
+             "random, re, string",
              vars(module))
     exec(compile(code, "solution.py", "exec"), vars(module))
     return module
@@ -144,14 +148,15 @@ def run_program(job):
 
 # --- values that cross between the cells --------------------------------------------------------------------
 
-# Messages are JSON: what a program sends can only be data. Containers and these values cross as a list of their
-# type's name and what makes them; any other object stays where it is and its key crosses.
+# Messages are JSON: what a program sends can only be data. Containers and these values cross as a list of
+# their type's name and what makes them; any other object stays where it is and its key crosses.
 VALUES = {"builtins.complex", "builtins.range", "builtins.slice", "builtins.bytearray", "fractions.Fraction",
           "decimal.Decimal", "datetime.date", "datetime.time", "datetime.datetime", "datetime.timedelta",
           "datetime.timezone", "collections.Counter", "pathlib.PosixPath"}
 CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque,
               "dict": dict, "OrderedDict": collections.OrderedDict, "dict_items": lambda x: dict(x).items(),
-              "dict_keys": lambda x: dict.fromkeys(x).keys(), "dict_values": lambda x: dict(enumerate(x)).values()}
+              "dict_keys": lambda x: dict.fromkeys(x).keys(),
+              "dict_values": lambda x: dict(enumerate(x)).values()}
 
 def pack(x, stay):
     """x as JSON has it; stay(x) for what is no plain value."""
@@ -161,12 +166,13 @@ def pack(x, stay):
         return x
     if kind is bytes:
         return ["bytes", x.decode("latin-1")]
-    if kind.__name__ in CONTAINERS and kind.__module__ in ("builtins", "collections") or kind is collections.defaultdict:
+    label = "dict" if kind is collections.defaultdict else kind.__name__
+    if label in CONTAINERS and kind.__module__ in ("builtins", "collections"):
         items = x.items() if isinstance(x, dict) else x
-        return ["dict" if kind is collections.defaultdict else kind.__name__, *[pack(item, stay) for item in items]]
+        return [label, *[pack(item, stay) for item in items]]
     if name in VALUES:
         return [name, *[pack(part, stay) for part in x.__reduce_ex__(2)[1] if part is not kind]]
-    if kind.__module__ == "numpy":
+    if kind.__module__ == "numpy" and hasattr(x, "tolist"):
         value = x.tolist()
         return ["ndarray", str(x.dtype), pack(value, stay)] if name == "numpy.ndarray" else pack(value, stay)
     return stay(x)
@@ -239,8 +245,8 @@ ARITHMETIC = "add sub mul truediv floordiv mod pow matmul divmod and or xor lshi
 ARITHMETIC += ["r" + name for name in ARITHMETIC] + ["i" + name for name in ARITHMETIC]
 ORDER = ["lt", "le", "gt", "ge"]
 TO_A_NUMBER = "abs round trunc floor ceil int float complex index bool len".split()
-SPECIAL = [*ARITHMETIC, *ORDER, *TO_A_NUMBER, *"neg pos invert iter next reversed getitem setitem delitem contains call "
-           "enter exit str repr format hash".split()]
+SPECIAL = "neg pos invert iter next reversed getitem setitem delitem contains call enter exit str repr format"
+SPECIAL = [*ARITHMETIC, *ORDER, *TO_A_NUMBER, *SPECIAL.split(), "hash"]
 PLAIN, SCALARS = (dict, list, tuple, set, frozenset, collections.deque), (int, float, str, bytes)
 
 def plain(x):
@@ -250,7 +256,7 @@ def plain(x):
 
 def serve_program(job):
     """Do with the program's objects what the tests ask for; objects stay here, their keys leave."""
-    code, out, err = job["code"], io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    out, err = [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
     objects, described, solution = {}, set(), []
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
@@ -275,7 +281,7 @@ def serve_program(job):
         kind = type(x)
         if kind is Stub:
             return ["stub", x.key]
-        if x is NotImplemented or x is Ellipsis or isinstance(x, type) and vars(builtins).get(x.__name__) is x:
+        if x in (NotImplemented, Ellipsis) or isinstance(x, type) and vars(builtins).get(x.__name__) is x:
             return ["name", "builtins", getattr(x, "__name__", repr(x))]
         if isinstance(x, BaseException):
             return ["error", stay(kind), *[pack(part, stay) for part in (str(x), x.args, vars(x))]]
@@ -285,7 +291,8 @@ def serve_program(job):
         if isinstance(x, type):
             described.add(id(x))
             error = issubclass(x, BaseException)
-            bases = [stay(base) for base in x.__bases__ if base.__module__ == "solution" or error and base is not object]
+            bases = [stay(base) for base in x.__bases__
+                     if base.__module__ == "solution" or error and base is not object]
             special = [f"__{name}__" for name in SPECIAL
                        if any(f"__{name}__" in vars(parent) for parent in x.__mro__ if parent is not object)]
             base = next((base.__name__ for base in PLAIN if issubclass(x, base)), None)
@@ -304,16 +311,17 @@ def serve_program(job):
         return Stub(*parts) if kind == "stub" else resolve(*parts)
     def module():
         if not solution:
-            sys.modules["solution"] = None                 # it fails as often as it is asked for
-            solution.append(run_solution(code, "solution"))
+            solution.append(run_solution(job["code"], "solution"))
         return solution[0]
     def get(x, name):
         if x is solution[0] and not hasattr(x, name) and hasattr(x, "Solution"):
             x = x.Solution()
         return getattr(x, name)
-    operations = {"get": get, "set": setattr, "delete": delattr, "call": lambda f, /, *args, **kwargs: f(*args, **kwargs),
-                  "special": lambda x, name, /, *args, **kwargs: getattr(type(x), name)(x, *args, **kwargs), "next": next, "list": list,
-                  "plain": plain, "send": lambda x, value: x.send(value), "run": lambda x: resolve("asyncio", "run")(x),
+    operations = {"get": get, "set": setattr, "delete": delattr,
+                  "call": lambda f, /, *args, **kwargs: f(*args, **kwargs),
+                  "special": lambda x, name, /, *args, **kwargs: getattr(type(x), name)(x, *args, **kwargs),
+                  "next": next, "list": list, "plain": plain,
+                  "send": lambda x, value: x.send(value), "run": lambda x: resolve("asyncio", "run")(x),
                   "names": lambda x: [name for name in vars(x) if name[0] != "_"],
                   "parameters": lambda x: [(p.name, int(p.kind), p.default is not p.empty)
                                            for p in resolve("inspect", "signature")(x).parameters.values()]}
@@ -351,7 +359,8 @@ def run_tests(job):
 
     def ask(operation, target, /, *args, **kwargs):
         nonlocal asked
-        asked += operation in ("call", "set", "delete") or args[:1] in (("__call__",), ("__setitem__",), ("__delitem__",))
+        changes = ("__call__",), ("__setitem__",), ("__delitem__",)
+        asked += operation in ("call", "set", "delete") or args[:1] in changes
         error, value, after, out, err, warned = line.ask(operation, target, args, kwargs)
         sys.stdout.write(out)
         sys.stderr.write(err)
@@ -362,14 +371,14 @@ def run_tests(job):
                 renew(old, new)
         ends = StopIteration, StopAsyncIteration, GeneratorExit
         if isinstance(error, ends) and operation != "next" and args[:1] != ("__next__",):
-            raise RuntimeError(f"the program raised {type(error).__name__}") from None     # it would end our loops
+            raise RuntimeError(f"the program raised {type(error).__name__}") from None         # it ends loops
         if error is not None:
             raise error
         return value
 
     def visible(name):
-        if name[:2] == "__" and name not in ("__name__", "__qualname__", "__doc__", "__annotations__"):
-            raise AttributeError(name)                     # numpy, inspect, import, copy ... act on the others
+        if name[:2] == "__" and name[2:-2] not in ("name", "qualname", "doc", "annotations", "members"):
+            raise AttributeError(name)                     # numpy, inspect, import, copy act on the others
         return name
 
     class Mirror(type):
@@ -380,20 +389,29 @@ def run_tests(job):
             return ask("get", cls, visible(name))
         def __setattr__(cls, name, value):
             ask("set", cls, name, value)
+        def members(cls):                                  # of an Enum: they do not change, and are compared here
+            if "__listed__" not in vars(cls):
+                type.__setattr__(cls, "__listed__", ask("list", cls))
+            return vars(cls)["__listed__"]
         def __iter__(cls):
-            return iter(ask("list", cls))
-    for name in ("__len__", "__getitem__", "__contains__"):
-        type.__setattr__(Mirror, name, lambda cls, *args, name=name: ask("special", cls, name, *args))
+            return iter(Mirror.members(cls))
+        def __len__(cls):
+            return len(Mirror.members(cls))
+        def __contains__(cls, x):
+            return x in Mirror.members(cls)
+        def __getitem__(cls, name):
+            return ask("special", cls, "__getitem__", name)
 
     class Remote(metaclass=Mirror):
         """An object of the program. It never decides whether it equals a value of the tests."""
         __doc__ = property(lambda self: ask("get", self, "__doc__"))
         def __getattr__(self, name):
             if name == "__signature__":
-                return inspect.Signature([inspect.Parameter(name, kind, default=None if default else inspect._empty)
-                                          for name, kind, default in ask("parameters", self)])
+                return inspect.Signature([
+                    inspect.Parameter(name, kind, default=None if default else inspect.Parameter.empty)
+                    for name, kind, default in ask("parameters", self)])
             if re.match("is[a-z]|(starts|ends)with", name) and not named(self):
-                raise AttributeError(name)                 # it would say how it compares with a value of the tests
+                raise AttributeError(name)                 # it would judge a value of the tests
             return ask("get", self, visible(name))
         def __setattr__(self, name, value):
             ask("set", self, name, value)
@@ -405,6 +423,8 @@ def run_tests(job):
             content = ask("plain", self)
             return NotImplemented if content is None else content == other
         __hash__ = object.__hash__
+        def __array__(self, *args, **kwargs):
+            raise TypeError("an object of the program is no array")
         def __deepcopy__(self, memo):
             return ask("call", copy.deepcopy, self)
 
@@ -422,11 +442,11 @@ def run_tests(job):
                 return getattr(content, name)(*args)
             if (bare in ORDER and mixed or bare in TO_A_NUMBER and "mixed" in vars(self)
                     or bare == "contains" and not named(self)):
-                raise TypeError("an object of the program does not decide how it compares with the tests' values")
+                raise TypeError("an object of the program does not compare itself with the tests' values")
             value = ask("special", self, name, *args, **kwargs)
             if bare in ARITHMETIC and mixed and value is not NotImplemented:
                 if not isinstance(value, Remote):
-                    raise TypeError("an object of the program does not reckon with the tests' values for them")
+                    raise TypeError("an object of the program does not reckon with the tests' values")
                 vars(value)["mixed"] = True
             if bare == "len":
                 vars(self)["length"] = asked, value
@@ -448,8 +468,8 @@ def run_tests(job):
         if errors and name in words and isinstance(real, type) and issubclass(real, Exception):
             return real                                    # of the standard library, and the tests have it
         if errors:
-            own = {"__key__": key, "__str__": lambda self: vars(self).get("text_of_the_program") or str(self.args)}
-            return type(name, errors, own)
+            text = lambda self: vars(self).get("text_of_the_program") or str(self.args)
+            return type(name, errors, {"__key__": key, "__str__": text})
         own = {"__key__": key, "__doc__": doc if module == "solution" else vars(Remote)["__doc__"]}
         own |= {name: special(name) for name in specials if name[2:-2] in SPECIAL}
         if fields:
@@ -474,10 +494,14 @@ def run_tests(job):
         if kind == "stub":
             return stubs[key]
         if kind == "name":
-            return vars(builtins)[parts[1]]
+            value = vars(builtins)[parts[1]]
+            if not isinstance(value, type) and value not in (NotImplemented, Ellipsis):
+                raise TypeError("a function of the program runs there")
+            return value
         if kind == "error":
             error, text, args, attributes = [unpack(part, find) for part in parts]
-            return stubs[attributes["stub"]] if "stub" in attributes else make_error(error, text, args, attributes)
+            ours = stubs.get(attributes.get("stub"))
+            return ours if isinstance(ours, BaseException) else make_error(error, text, args, attributes)
         if key not in known and kind == "class":
             known[key] = mirror_class(*parts)
         if key not in known:
@@ -492,19 +516,21 @@ def run_tests(job):
             return ["kept", vars(x).get("key") or vars(x)["__key__"]]
         stubs[id(x)] = x
         if isinstance(x, BaseException):
-            known_kind = next(kind for kind in type(x).__mro__ if "__key__" in vars(kind) or kind.__module__ != "tests")
-            parts = known_kind, str(x), x.args, {"stub": id(x)}
+            kinds = [kind for kind in type(x).__mro__ if "__key__" in vars(kind) or kind.__module__ != "tests"]
+            parts = kinds[0], str(x), x.args, {"stub": id(x)}
             return ["error", *[pack(part, stay) for part in parts]]
-        module, name = getattr(getattr(x, "__objclass__", x), "__module__", None), getattr(x, "__qualname__", repr(x))
+        module = getattr(getattr(x, "__objclass__", x), "__module__", None) or "builtins"
+        name = getattr(x, "__qualname__", repr(x))
         try:
-            if module != "tests" and resolve(module or "builtins", name) is x:
-                return ["name", module or "builtins", name]
+            if module != "tests" and resolve(module, name) is x:
+                return ["name", module, name]
         except (ImportError, AttributeError, ValueError):
             pass
         return ["stub", id(x)]
 
     def answer(operation, f, args, kwargs):
         try:
+            f = stubs[id(f)]                               # nothing else of ours is called from there
             return None, next(f) if operation == "next" else f(*args, **kwargs), None, "", "", []
         except Exception as error:
             return error, None, None, "", "", []
@@ -523,7 +549,8 @@ def run_tests(job):
         f = ask("get", None, tests["fn_name"])
         for args, expected in zip(tests["inputs"], tests["outputs"], strict=True):
             if isinstance(args, str):                      # one JSON value a line
-                args, expected = [json.loads(text) for text in args.split("\n") if text.strip()], json.loads(expected)
+                args = [json.loads(text) for text in args.split("\n") if text.strip()]
+                expected = json.loads(expected)
             value = f(*args)
             assert same_value(expected, value) or same_value(expected, [value])            # both are in use
     else:
@@ -540,7 +567,7 @@ def run_pytest(tests, words, ask):
     solution = sys.modules["solution"] = Solution("solution")
     nodes = list(ast.walk(ast.parse(tests)))
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
-        own = {alias.asname or alias.name for node in nodes for alias in getattr(node, "names", []) if hasattr(alias, "name")}
+        own = {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
         own |= {getattr(node, "name", None) or getattr(node, "arg", None) for node in nodes}
         own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         own |= set(dir(builtins)) | sys.stdlib_module_names
@@ -549,7 +576,8 @@ def run_pytest(tests, words, ask):
         import numpy
         for name in "isclose", "allclose":
             def compare(a, b, *args, own=getattr(numpy, name), **kwargs):
-                if bool(numpy.size(a)) != bool(numpy.size(b)):
+                a, b = numpy.asarray(a), numpy.asarray(b)
+                if bool(a.size) != bool(b.size):
                     raise ValueError("nothing equals everything by broadcasting")
                 return own(a, b, *args, **kwargs)
             setattr(numpy, name, compare)
@@ -558,28 +586,29 @@ def run_pytest(tests, words, ask):
             module = sys.modules["tests"] = types.ModuleType("tests")
             exec(compile(tests, "tests", "exec"), vars(module))
             return module
-    class Plugin:                                          # else it would look into the folder, where the program writes
+    class Plugin:                                          # else it looks where the program writes
         def pytest_collection(session):
             session.items = list(session.genitems(Tests.from_parent(session, path=session.path / "tests.py")))
             session.testscollected = len(session.items)
             return True
     options = ["-qx", "-c", os.devnull, "--noconftest", f"--rootdir={os.getcwd()}", "--basetemp=pytest"]
-    options += [word for name in ("cacheprovider", "faulthandler", "junitxml", "doctest", "pastebin", "stepwise", "logging",
-                                  "unraisableexception", "threadexception") for word in ("-p", f"no:{name}")]
+    for name in "cacheprovider faulthandler junitxml doctest pastebin stepwise logging".split():
+        options += ["-p", f"no:{name}"]
     assert pytest.main(options, [Plugin]) == 0
 
 # --- comparison ---------------------------------------------------------------------------------------------
 
 def same_number(a, b, digits):
-    """b is the number a, which was written as digits: integers exactly, floats to 1e-6 of a or to their sixth and
-    last decimal, infinities by sign; not a number is only that."""
+    """b is the number a, which was written as digits: integers exactly, floats to 1e-6 of a or to their last
+    decimal from the sixth on, infinities by sign; not a number is only that."""
     if a == b or a != a and b != b:
         return True
     from decimal import Decimal
     if isinstance(a, int) or abs(a) == float("inf"):
         return False
     last = Decimal(digits).as_tuple().exponent
-    return abs(a - float(b)) <= max(1e-6 * abs(a), 0.5 * 10.0 ** last if last <= -6 else 0, 1e-9 if a == 0 else 0)
+    rounding = 0.5 * 10.0 ** last if last <= -6 else 0
+    return abs(a - float(b)) <= max(1e-6 * abs(a), rounding, 1e-9 if a == 0 else 0)
 
 def same_value(a, b):
     """b is the value a from JSON: tuples, sets, arrays and iterators are lists, keys of a dict strings."""
@@ -604,7 +633,7 @@ def same_output(a, b):
     a, b = a.split(), b.split()
     return len(a) == len(b) and all(map(same, a, b))
 
-# --- the supervisor ------------------------------------------------------------------------------------------
+# --- the supervisor -----------------------------------------------------------------------------------------
 
 def memory(content):
     """A descriptor of a file in memory."""
@@ -613,13 +642,19 @@ def memory(content):
     file.seek(0)
     return file.fileno()
 
-def start(job, role, stdin=-3, stdout=-3, fds=(), **more):               # -3: subprocess.DEVNULL
-    """A cell in job["box"], with more for it to know."""
+@lru_cache(1)
+def compiled():
+    with open(__file__) as file:
+        return compile(file.read(), __file__, "exec")
+
+def start(job, role, stdin=-3, stdout=-3, fds=(), **more):                 # -3: subprocess.DEVNULL
+    """A cell in job["box"], with more for it to know. It runs this file, compiled once for all cells."""
     import subprocess
     known = {name: value for name, value in job.items() if name not in ("tests", "code")}
-    fd = memory(json.dumps(known | more).encode())
-    process = subprocess.Popen([sys.executable, "-ISB", "-X", "utf8", __file__, role, str(fd), "solution.py"],
-                               stdin=stdin, stdout=stdout, stderr=-3, pass_fds=[fd, *fds], env=ENVIRONMENT,
+    fd = memory(marshal.dumps((compiled(), role, known | more)))
+    load = f"import marshal, os\ncode, role, job = marshal.load(os.fdopen({fd}, 'rb'))\nexec(code)"
+    process = subprocess.Popen([sys.executable, "-ISB", "-X", "utf8", "-c", load, "solution.py"], stdin=stdin,
+                               stdout=stdout, stderr=-3, pass_fds=[fd, *fds], env=ENVIRONMENT,
                                start_new_session=True)
     os.close(fd)
     return process
@@ -665,18 +700,19 @@ def supervise(job):
     program = start(job, "serve_program", fds=(asked, answer), code=code, read=asked, write=answer)
     os.close(asked), os.close(answer)
     job["rlimits"]["RLIMIT_CPU"] += 10
-    status, _ = finish(start(job, "run_tests", stdout=verdict, fds=(ask, answers), tests=tests, nonce=nonce, read=answers,
-                             write=ask), wall)
+    judge = start(job, "run_tests", stdout=verdict, fds=(ask, answers), tests=tests, nonce=nonce,
+                  read=answers, write=ask)
+    status, _ = finish(judge, wall)
     os.close(ask), os.close(answers)
     _, cpu = finish(program, 1)
     if status == signal.SIGKILL or cpu > seconds:
         return "timeout"
     return "right" if os.pread(verdict, 100, 0).decode() == nonce else "wrong"
 
-if __name__ == "__main__" and sys.argv[1] == "supervise":
+if __name__ == "__main__" and "job" not in globals():
     print(supervise(json.load(sys.stdin)))
-elif __name__ == "__main__":
-    job = json.load(os.fdopen(int(sys.argv[2])))
+elif __name__ == "__main__":                               # a cell: start gave job and role
+    role, job = globals()["role"], globals()["job"]
     confine(job)
-    role, sys.argv[:] = sys.argv[1], sys.argv[3:]
+    sys.argv[:] = ["solution.py"]
     {"program": run_program, "serve_program": serve_program, "run_tests": run_tests}[role](job)

@@ -2,8 +2,9 @@
 
     check_code(code, tests, limits)       # in a worker: "right", "wrong", "timeout" or "error"
 
-Each response has a supervisor of its own (cell.py), in bubblewrap where that works: it holds the tests and starts cells,
-one for the program, which never sees a test. Nothing outlives the supervisor, and no response meets what another left.
+Each response has a supervisor of its own (cell.py), in bubblewrap where that works: it holds the tests and
+starts cells, one for the program, which never sees a test. Nothing outlives the supervisor, and no response
+meets what another left.
 """
 import ast
 import ctypes
@@ -27,21 +28,22 @@ class Limits(NamedTuple):
     output: int = 1 << 24             # bytes, of standard output and of every file
 
 # What a program may import beside the standard library. Other packages may hold the answers of a data set.
-PACKAGES = """numpy pandas scipy sklearn joblib threadpoolctl sympy mpmath gmpy2 networkx sortedcontainers dateutil pytz
-    tzdata six regex more_itertools typing_extensions bs4 soupsieve yaml pytest _pytest py pluggy iniconfig packaging
-    pygments exceptiongroup tomli""".split()
+PACKAGES = """numpy pandas scipy sklearn joblib threadpoolctl sympy mpmath gmpy2 networkx sortedcontainers
+    dateutil pytz tzdata six regex more_itertools typing_extensions bs4 soupsieve yaml pytest _pytest py pluggy
+    iniconfig packaging pygments exceptiongroup tomli""".split()
 
 CELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cell.py")
 PYTHON = [os.path.realpath(getattr(sys, "_base_executable", sys.executable)), "-ISB", "-X", "utf8"]
 
-# What tests cannot have here: they would change the program's surroundings, look into its source, start processes, or
-# run text that a program made.
-REFUSED = set("eval exec compile __import__ patch monkeypatch getsource subprocess multiprocessing pickle marshal fork "
-              "system popen __code__ __globals__ pandas".split())
+# What tests cannot have here: they would change the program's surroundings, look into its source, start
+# processes, or run text that a program made; a DataFrame does not cross.
+REFUSED = set("eval exec __import__ patch monkeypatch getsource subprocess multiprocessing pickle marshal "
+              "fork system popen __code__ __globals__ pandas".split())
 
 def read_tests(tests):
-    """A dict of inputs, outputs and perhaps fn_name (or its JSON), or text for pytest. None for what is empty, broken or
-    cannot be judged here: it does not import solution, has a word of REFUSED or derives from the program's classes."""
+    """A dict of inputs, outputs and perhaps fn_name (or its JSON), or text for pytest. None for what is
+    empty, broken or cannot be judged here: no import of solution, a word of REFUSED, a class that derives from
+    one of the program's."""
     if isinstance(tests, str) and tests.lstrip().startswith("{"):
         try:
             tests = json.loads(tests)
@@ -54,16 +56,18 @@ def read_tests(tests):
         nodes = list(ast.walk(ast.parse(tests)))
     except (SyntaxError, ValueError, TypeError, RecursionError):
         return None
-    words = {getattr(node, field) for node in nodes for field in ("id", "attr", "name", "arg") if hasattr(node, field)}
+    words = {getattr(node, field, None) for node in nodes for field in ("id", "attr", "name", "arg")}
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
     taken = {alias.asname or alias.name for node in imports for alias in node.names}
-    derived = {base.id for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases if isinstance(base, ast.Name)}
-    return tests if (imports or "solution" in words) and not REFUSED & words and not taken & derived else None
+    bases = [base for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases]
+    derived = taken & {getattr(base, "id", None) for base in bases}
+    return tests if (imports or "solution" in words) and not REFUSED & words and not derived else None
 
 @lru_cache(1)
 def places():
     """What a cell may read: trees, folders hidden in them, and packages with the folders that they are in."""
-    roots = {os.path.join(sys.base_prefix, name) for name in ("lib", "lib64")} | {"/usr/lib", "/lib", "/lib64", "/usr/lib64"}
+    prefixes = sys.base_prefix, "/usr", "/"
+    roots = {os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64")}
     trees = [path for path in sorted(roots) if os.path.isdir(path)]
     trees += ["/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", PYTHON[0], CELL]
     hidden = [path for tree in trees for path in glob.glob(f"{os.path.realpath(tree)}/python*/*-packages")]
@@ -74,16 +78,19 @@ def places():
 
 @lru_cache(1)
 def sandbox():
-    """(name, bwrap's command) of what works here: "bubblewrap" (no network, no processes and no files but its own and the
-    interpreter's), else "Landlock", else "rlimits only", all with seccomp and a user of their own."""
+    """(name, bwrap's command) of what works here: "bubblewrap" (no network, no processes and no files but its
+    own and the interpreter's), else "Landlock", else "rlimits only"; all with seccomp, and if root starts it
+    with a user of its own."""
     seen = places()
     view = ["bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc",
             "--unshare-uts", "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(64 << 20),
-            "--tmpfs", "/tmp", "--chdir", "/tmp", *([] if os.getuid() == 0 else ["--unshare-user", "--cap-drop", "ALL"])]
+            "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    view += [] if os.getuid() == 0 else ["--unshare-user", "--cap-drop", "ALL"]
     for path in [*seen["trees"], *seen["hidden"], *seen["packages"]]:
         for parent in list(Path(path).parents)[-2::-1]:
             view += ["--perms", "0755", "--dir", str(parent)]
-        view += ["--perms", "0755", "--tmpfs", path] if path in seen["hidden"] else ["--ro-bind-try", path, path]
+        hide = path in seen["hidden"]
+        view += ["--perms", "0755", "--tmpfs", path] if hide else ["--ro-bind-try", path, path]
     trial = [*view, *PYTHON, "-c", "import ctypes"]
     if shutil.which("bwrap") and subprocess.run(trial, capture_output=True).returncode == 0:
         return "bubblewrap", view
@@ -94,7 +101,7 @@ def log_sandbox():
     print(f"sandbox.py: programs run in the sandbox {sandbox()[0]!r}", file=sys.stderr)
 
 def remove(folder):
-    """Delete a folder, whatever a program made of it, or still makes for the moment that it has left to live."""
+    """Delete a folder, whatever a program made of it, or makes in the moment that it has left to live."""
     for _ in range(100):
         for command in ["/bin/chmod", "-R", "u+rwx"], ["/bin/rm", "-rf"]:
             subprocess.run([*command, folder], stderr=subprocess.DEVNULL)
@@ -113,8 +120,9 @@ def check_code(code, tests, limits):
         users = sum(int(entry.split()[2]) for entry in open("/proc/self/uid_map"))
         user = 1000 + os.getpid() % (users - 2000) + (100_000 if users > 1 << 30 else 0)
         os.chmod(folder, 0o711) if not view else None
-    job = {**places(), "names": PACKAGES, "tests": tests, "code": code, "limits": limits, "folder": folder, "user": user}
-    process = subprocess.Popen([*view, *PYTHON, CELL, "supervise"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    job = {**places(), "names": PACKAGES, "tests": tests, "code": code, "limits": limits, "folder": folder,
+           "user": user}
+    process = subprocess.Popen([*view, *PYTHON, CELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, cwd="/")
     try:
         return process.communicate(json.dumps(job).encode(), timeout)[0].decode().strip() or "error"
@@ -122,7 +130,7 @@ def check_code(code, tests, limits):
         return "timeout"
     finally:
         process.kill()
-        while True:                                        # the worker adopts the cells of a killed supervisor
+        while True:                                        # it adopts the cells of a killed supervisor
             try:
                 os.waitpid(-1, 0)
             except ChildProcessError:

@@ -290,7 +290,7 @@ def test_code_extraction_as_people_write_it():
 @pytest.mark.parametrize("expected, given, same", [
     ("3", "3.0", True), ("3", "+3", False), ("123456078", "123456000.", False), ("0.333333", "0.3333333333333333", True),
     ("0.0000001", "1e-07", True), ("0.0000001", "0.0", False), ("0.0", "1e-17", True), ("100.0", "100.001", False),
-    ("inf nan", "inf nan", True), ("1e309", "inf", True), ("YES", "Yes", False), ("1" * 6000, "1" * 6000, True), ("1 2", "1\n\n2\n", True)])
+    ("inf nan", "inf nan", True), ("YES", "Yes", False), ("1" * 6000, "1" * 6000, True), ("1 2", "1\n\n2\n", True)])
 def test_same_output(expected, given, same):
     assert cell.same_output(expected, given) == same
 

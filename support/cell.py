@@ -34,11 +34,11 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1
 # --- what a cell may do -------------------------------------------------------------------------------------
 
 # System calls by number. Denied: socket, System V and POSIX IPC, memfd; fork, exec; other processes;
-# namespaces; keys; file handles, perf, bpf, userfaultfd, the kernel's log. Own: they name a process, the cell.
+# namespaces; keys; file handles, perf, bpf, userfaultfd, the kernel's log. Own: they name a process.
 CALLS = {"x86_64": dict(arch=0xC000003E, clone=56, prctl=157, own=[62, 234, 302], denied=[
             41, *range(29, 32), *range(64, 72), 220, *range(240, 246), 319, 57, 58, 59, 322, 101, 310, 311,
-            312, 200, 129, 297, 141, 142, 144, 203, 251, 314, 256, 279, 272, 308, 248, 249, 250, 303, 304, 298,
-            321, 323, 103]),
+            312, 200, 129, 297, 141, 142, 144, 203, 251, 314, 256, 279, 272, 308, 248, 249, 250, 303, 304,
+            298, 321, 323, 103]),
          "aarch64": dict(arch=0xC00000B7, clone=220, prctl=167, own=[129, 131, 261], denied=[
             198, *range(180, 198), 279, 221, 281, 117, 270, 271, 272, 130, 138, 240, 140, 118, 119, 122, 30,
             274, 238, 239, 97, 268, 217, 218, 219, 264, 265, 241, 280, 282, 116])}
@@ -137,8 +137,8 @@ def run_solution(code, name):
     module = sys.modules[name] = types.ModuleType(name)
     if "class Solution" in code:
         exec("from typing import *\nfrom collections import *\nfrom functools import *\n"
-             "from itertools import *\nimport bisect, collections, functools, heapq, itertools, math, operator, "
-             "random, re, string",
+             "from itertools import *\nimport bisect, collections, functools, heapq, itertools, math, "
+             "operator, random, re, string",
              vars(module))
     exec(compile(code, "solution.py", "exec"), vars(module))
     return module
@@ -389,7 +389,7 @@ def run_tests(job):
             return ask("get", cls, visible(name))
         def __setattr__(cls, name, value):
             ask("set", cls, name, value)
-        def members(cls):                                  # of an Enum: they do not change, and are compared here
+        def members(cls):                                  # of an Enum: they do not change
             if "__listed__" not in vars(cls):
                 type.__setattr__(cls, "__listed__", ask("list", cls))
             return vars(cls)["__listed__"]
@@ -516,7 +516,8 @@ def run_tests(job):
             return ["kept", vars(x).get("key") or vars(x)["__key__"]]
         stubs[id(x)] = x
         if isinstance(x, BaseException):
-            kinds = [kind for kind in type(x).__mro__ if "__key__" in vars(kind) or kind.__module__ != "tests"]
+            kinds = [kind for kind in type(x).__mro__
+                     if "__key__" in vars(kind) or kind.__module__ != "tests"]
             parts = kinds[0], str(x), x.args, {"stub": id(x)}
             return ["error", *[pack(part, stay) for part in parts]]
         module = getattr(getattr(x, "__objclass__", x), "__module__", None) or "builtins"

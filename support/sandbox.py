@@ -29,8 +29,8 @@ class Limits(NamedTuple):
 
 # What a program may import beside the standard library. Other packages may hold the answers of a data set.
 PACKAGES = """numpy pandas scipy sklearn joblib threadpoolctl sympy mpmath gmpy2 networkx sortedcontainers
-    dateutil pytz tzdata six regex more_itertools typing_extensions bs4 soupsieve yaml pytest _pytest py pluggy
-    iniconfig packaging pygments exceptiongroup tomli""".split()
+    dateutil pytz tzdata six regex more_itertools typing_extensions bs4 soupsieve yaml pytest _pytest py
+    pluggy iniconfig packaging pygments exceptiongroup tomli""".split()
 
 CELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cell.py")
 PYTHON = [os.path.realpath(getattr(sys, "_base_executable", sys.executable)), "-ISB", "-X", "utf8"]
@@ -42,8 +42,8 @@ REFUSED = set("eval exec __import__ patch monkeypatch getsource subprocess multi
 
 def read_tests(tests):
     """A dict of inputs, outputs and perhaps fn_name (or its JSON), or text for pytest. None for what is
-    empty, broken or cannot be judged here: no import of solution, a word of REFUSED, a class that derives from
-    one of the program's."""
+    empty, broken or cannot be judged here: no import of solution, a word of REFUSED, a class that derives
+    from one of the program's."""
     if isinstance(tests, str) and tests.lstrip().startswith("{"):
         try:
             tests = json.loads(tests)

@@ -80,12 +80,12 @@ def extract_code(response):
             continue
         fence, tag = opening[1], re.match(r"[{. ]*([\w+#-]*)", opening[2].lower())[1]
         closing = re.compile(rf"(.*?){fence[0]}{{{len(fence)},}}\s*$")
-        ends = [j for j in range(i, len(lines)) if closing.match(lines[j])]
+        ends = [j for j in range(i, len(lines)) if closing.match(lines[j])][:20]
         blocks = [(j, "".join(lines[i:j]) + closing.match(lines[j])[1].rstrip(" \t")) for j in ends]
         if not blocks:
             continue
         python = tag in ("python", "python3", "py", "py3")
-        whole = (block for block in blocks[:20] if (python or not tag) and parsed(block[1]))
+        whole = (block for block in blocks if (python or not tag) and parsed(block[1]))
         end, code = next(whole, blocks[0])
         tree = parsed(code)
         acts = (ast.Call, ast.FunctionDef, ast.ClassDef)

@@ -281,7 +281,7 @@ def serve_program(job):
         kind = type(x)
         if kind is Stub:
             return ["stub", x.key]
-        if x in (NotImplemented, Ellipsis) or isinstance(x, type) and vars(builtins).get(x.__name__) is x:
+        if x is NotImplemented or x is Ellipsis or kind is type and vars(builtins).get(x.__name__) is x:
             return ["name", "builtins", getattr(x, "__name__", repr(x))]
         if isinstance(x, BaseException):
             return ["error", stay(kind), *[pack(part, stay) for part in (str(x), x.args, vars(x))]]

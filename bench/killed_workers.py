@@ -21,7 +21,7 @@ PROGRAMS = [                              # (program, does it pass)
     ("import time\nprint(sum(map(int, input().split())), flush=True)\ntime.sleep(0.3)", True),
     ("import os\nfor i in range(400):\n    os.mkdir('d')\n    os.chdir('d')\n    open('f', 'w').close()", False),
     ("import os\nos.mkdir('closed')\nopen('closed/f', 'w').close()\nos.chmod('closed', 0)\nos.chmod('.', 0)", False),
-    ("import ctypes\nwhile ctypes.CDLL(None).fork() <= 0: pass", False),
+    ("import ctypes\nfor _ in range(1000): ctypes.CDLL(None).fork()", False),
 ]
 
 

@@ -36,7 +36,7 @@ from support import figures
 from support.answers import readable
 from support.batches import start_distributed
 from support.figures import read_jsonl, read_runs, warn
-from support.samplers import HFSampler, VLLMSampler, entropy_of
+from support.samplers import HFSampler, VLLMSampler, decode, entropy_of
 
 # === Evaluation ===============================================================================================
 
@@ -64,7 +64,7 @@ def evaluate(sampler, problems, *, n, temperature, max_tokens, seed=0, workers=2
     groups = sampler.generate(list(prompts.values()), n=n, max_tokens=max_tokens, temperature=temperature,
                               seed=seed * sampler.dp_size + sampler.dp_rank)    # another stream on each rank
     flat = [(i, j, sample) for i, group in zip(mine, groups) for j, sample in enumerate(group)]
-    texts = [reward.decode(sampler.tokenizer, s.token_ids, prompts[i]) for i, _, s in flat]
+    texts = [decode(sampler.tokenizer, s.token_ids, prompts[i]) for i, _, s in flat]
     scores = reward.score_batch(texts, [problems[i] for i, _, _ in flat], workers=workers, timeout=timeout,
                                 truncated=[s.finish_reason == "length" for _, _, s in flat])
     records = [{"problem": i, "sample": j, "response": text, "answer": score.answer, "status": score.status,

@@ -6,6 +6,7 @@ Plain numbers and countdown are exact arithmetic on at most 300 characters and a
 Expressions (sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the
 response its reward.
 """
+import atexit
 import ctypes
 import json
 import logging
@@ -17,6 +18,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,7 @@ from jinja2 import TemplateError
 
 from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, number, read, readable,
                              same_answer, same_number, tokenize)
-from support.sandbox import Limits, check_code, log_sandbox, read_tests
+from support.sandbox import Limits, check_code, extract_code, log_sandbox, read_tests, remove
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
 MAX_ANSWER = 300                      # characters; a longer answer is right only if it is the gold answer
@@ -60,21 +62,6 @@ def format_prompt(problem, tokenizer):
             text = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
         return tokenizer(text, add_special_tokens=False).input_ids         # the template wrote the BOS
     return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
-
-def decode(tokenizer, token_ids, prompt_ids):
-    """Text of a response with <think> and </think>, special tokens or not, and begun by the <think> that the
-    prompt ended in; without the other special tokens."""
-    dropped = {i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()
-               if token.special and token.content not in ("<think>", "</think>")}
-    text = tokenizer.decode([i for i in token_ids if i not in dropped], skip_special_tokens=False)
-    before = tokenizer.decode(list(prompt_ids)[-32:], skip_special_tokens=False)
-    return "<think>" * (before.rfind("<think>") > before.rfind("</think>")) + text
-
-def extract_code(response):
-    """Content of the last closed ```python (or untagged) fence after </think>; None if there is none."""
-    blocks = [part.partition("\n") for part in final_text(response).split("```")[1:-1:2]]
-    python = [code for tag, _, code in blocks if tag.strip() in ("", "py", "python", "python3")]
-    return python[-1] if python else None
 
 # --- countdown ----------------------------------------------------------------------------------------------
 
@@ -109,27 +96,44 @@ _free, _started, _lock = SimpleQueue(), [], threading.Lock()
 class Worker:
     """A fresh interpreter in its own session; judges one item at a time and may be killed at any moment."""
     def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="reward-")                   # of its programs; deleted with it
+        os.chmod(self.folder, 0o711)
         kept = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH"} & os.environ.keys()
         env = {name: os.environ[name] for name in kept} | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, os.path.abspath(__file__), str(os.getpid())]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
-                                        start_new_session=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        env=env | {"TMPDIR": self.folder}, start_new_session=True)
+
+    def stop(self):
+        """End it, and with it what it started; its return code, when its folder is gone."""
+        self.process.kill()
+        self.process.communicate()
+        remove(self.folder)
+        return self.process.returncode
 
     def judge(self, item, timeout):
         """Status of one item. The worker's own clock ends it, whatever it does; a new one takes its place."""
         if self.process.poll() is not None:
+            self.stop()
             self.__init__()                                # it died while idle: not this item's fault
         try:
             self.process.stdin.write(json.dumps({**item, "timeout": timeout}).encode() + b"\n")
             self.process.stdin.flush()
-            if select.select([self.process.stdout], [], [], 20 * timeout + 60)[0]:
+            answered = select.poll()                       # select takes no descriptor above 1,023
+            answered.register(self.process.stdout, select.POLLIN)
+            last_resort = 100 * item.get("limits", [timeout])[0] + 600                 # seconds
+            if answered.poll(1000 * last_resort):
                 return json.loads(self.process.stdout.readline())
         except (OSError, ValueError):                      # it is dead
             pass
-        os.killpg(self.process.pid, signal.SIGKILL)
-        died_of = -self.process.wait()
+        died_of = -self.stop()
         self.__init__()
         return "timeout" if died_of in (signal.SIGALRM, signal.SIGKILL) else "error"
+
+@atexit.register
+def stop_workers():
+    for worker in _started:
+        worker.stop()
 
 def start_workers(workers):
     """Start the pool, or enlarge it; call it before CUDA starts. RuntimeError if a worker misjudges."""
@@ -200,6 +204,9 @@ def work(parent):
     def follow_parent():
         while os.getppid() == parent:
             time.sleep(0.5)
+        for child in open(f"/proc/self/task/{os.getpid()}/children").read().split():
+            os.kill(int(child), signal.SIGKILL)
+        remove(os.environ["TMPDIR"])
         os.killpg(0, signal.SIGKILL)
     threading.Thread(target=follow_parent, daemon=True).start()
     prctl = ctypes.CDLL(None).prctl
@@ -215,8 +222,7 @@ def work(parent):
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
-        clock = 6 * limits.seconds if code else item["timeout"]
-        signal.setitimer(signal.ITIMER_REAL, clock)        # SIGALRM ends the process
+        signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])           # SIGALRM ends it
         try:
             if code:
                 tests = read_tests(item["tests"])
@@ -227,6 +233,7 @@ def work(parent):
             status = "error"
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(json.dumps(status), file=reply, flush=True)
+    remove(os.environ["TMPDIR"])
 
 def overlong_penalty(length, max_length, buffer):
     """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, -1 at max_length.

@@ -126,7 +126,7 @@ from support.batches import (MiniBatch, Response, any_rank, derive_seed, make_re
 from support.checkpoints import Checkpoints, digest, fingerprint, last_line, shuffled_epochs
 from support.mechanism import measure_groups, measure_update, rollout_metrics, timed
 from support.run_folder import RunFolder, finish, finish_step
-from support.samplers import load_tokenizer, make_sampler
+from support.samplers import decode, load_tokenizer, make_sampler
 
 # === The policy: a Hugging Face causal LM under FSDP2, with log-probs and entropy computed in chunks ==========
 
@@ -311,7 +311,7 @@ def score(run: Run, rollouts: list[tuple]) -> list[list[Response]]:
     problems = [problem for problem, _, _ in rollouts for _ in range(G)]
     prompts = [prompt for _, prompt, _ in rollouts for _ in range(G)]
     samples = [sample for _, _, group in rollouts for sample in group]
-    texts = [reward.decode(run.tokenizer, sample.token_ids, prompt) for sample, prompt in zip(samples, prompts)]
+    texts = [decode(run.tokenizer, sample.token_ids, prompt) for sample, prompt in zip(samples, prompts)]
     scores = reward.score_batch(texts, problems, truncated=[sample.finish_reason == "length" for sample in samples],
                                 workers=cfg.score_workers, timeout=cfg.score_timeout)
     rewards = [score.reward + reward.overlong_penalty(len(sample.token_ids), cfg.max_response_tokens, cfg.overlong_buffer)

@@ -36,6 +36,16 @@ def eos_token_ids(model, tokenizer, trust_remote_code=False) -> list[int]:
     return sorted({i for i in ids + [tokenizer.eos_token_id] if i is not None})
 
 
+def decode(tokenizer, token_ids, prompt_ids):
+    """Text of a response with <think> and </think>, special tokens or not, and begun by the <think> that the
+    prompt ended in; without the other special tokens."""
+    dropped = {i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()
+               if token.special and token.content not in ("<think>", "</think>")}
+    text = tokenizer.decode([i for i in token_ids if i not in dropped], skip_special_tokens=False)
+    before = tokenizer.decode(list(prompt_ids)[-32:], skip_special_tokens=False)
+    return "<think>" * (before.rfind("<think>") > before.rfind("</think>")) + text
+
+
 def load_tokenizer(cfg, vllm: bool):
     """The model's tokenizer. ValueError, one line, for a model that cannot be read or would train wrongly."""
     model, n_tokens = cfg.model, cfg.max_prompt_tokens + cfg.max_response_tokens

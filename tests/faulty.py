@@ -22,7 +22,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 from support import checkpoints
-from support import run_folder, samplers
+from support import samplers
 import reward
 import train
 

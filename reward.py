@@ -3,8 +3,8 @@
     score_batch(responses, problems, workers=2)       # [Score(reward, status, answer), ...] in the same order
 
 Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot.
-Expressions (sympy) and programs go to worker processes, which may hang, eat memory or die: that costs the
-response its reward.
+Expressions and programs go to worker processes, which may hang, eat memory or die: that costs the response its
+reward.
 """
 import atexit
 import ctypes
@@ -35,7 +35,6 @@ from support.sandbox import Limits, check_code, extract_code, log_sandbox, read_
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
 MAX_ANSWER = 300                      # characters; a longer answer is right only if it is the gold answer
-
 
 class Score(NamedTuple):
     reward: float                     # 1.0 or 0.0
@@ -143,8 +142,7 @@ def start_workers(workers):
             questions = [{"answer": "0.5", "response": r} for r in ("\\frac{1}{\\sqrt{4}}", "1/3")]
             verdicts = [worker.judge(question, 60) for question in questions]
             if verdicts != ["right", "wrong"]:
-                raise RuntimeError(f"a reward worker judges 1/sqrt(4) = 1/2 and 1/3 = 1/2 as {verdicts}; "
-                                   "is math-verify installed?")
+                raise RuntimeError(f"a reward worker judges 1/sqrt(4) = 1/2 and 1/3 = 1/2 as {verdicts}")
             _started.append(worker)
             _free.put(worker)
 
@@ -236,11 +234,7 @@ def work(parent):
     remove(os.environ["TMPDIR"])
 
 def overlong_penalty(length, max_length, buffer):
-    """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, -1 at max_length.
-
-    >>> overlong_penalty(7, 10, 4)
-    -0.25
-    """
+    """DAPO's soft penalty (Yu et al. 2025, Eq. 13): 0 up to max_length - buffer tokens, -1 at max_length."""
     return -max(0, length - (max_length - buffer)) / buffer if buffer else 0.0
 
 # --- data ---------------------------------------------------------------------------------------------------
@@ -319,9 +313,7 @@ def load_problems(path):
             repeated += 1
             continue
         seen.add(row["problem"])
-        usable = task == "countdown" or task == "math" and readable(row["answer"])
-        if task == "code":
-            usable = read_tests(row["tests"]) is not None
+        usable = read_tests(row["tests"]) if task == "code" else task == "countdown" or readable(row["answer"])
         text = row["problem"] + str(row.get("answer"))
         usable = usable and row["problem"].strip() and not re.search("[\ud800-\udfff]", text)
         row["source"] = str(row.get("source") or os.path.basename(path).removesuffix(".jsonl"))

@@ -103,6 +103,21 @@ def test_a_finished_run_only_exports_and_goes_on_with_more_steps_and_other_setti
     assert kept == [f"step_{step:06d}" for step in (2, 3, 4, 5, 6)], "the newest five"
 
 
+def test_the_reward_model_of_prime_goes_on_where_it_was(tmp_path):
+    """Two ranks; a step after the checkpoint is lost. Metrics and samples are those of the run that was not cut."""
+    folder = prepare(tmp_path / "prime")
+    options = ["--name", "whole", *SMALL, "--max_steps", "3", "--advantage", "prime", "--keep_checkpoints", "3", "--samples_every", "1"]
+    assert run(folder, options, ranks=2) == [0, 0], output(folder)
+    shutil.copytree(folder / "runs/whole", folder / "runs/run")
+    shutil.rmtree(folder / "runs/run/checkpoints/step_000003")
+    assert run(folder, ["--resume", "runs/run"], ranks=2) == [0, 0], output(folder)
+    assert "resumed after step 2" in output(folder)
+    rows = metrics(folder / "runs/run")
+    assert rows == metrics(folder / "runs/whole") and rows[3]["prm/loss"] > 0
+    name = "samples/step_000003.jsonl"
+    assert (folder / "runs/run" / name).read_text() == (folder / "runs/whole" / name).read_text()
+
+
 @pytest.mark.parametrize("what", ("model", "data", "settings", "nothing intact"))
 def test_another_model_or_data_is_refused_and_nothing_is_lost(what, stopped):
     options = []

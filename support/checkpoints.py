@@ -69,10 +69,10 @@ def save_hf(policy, weights, tokenizer, folder: Path, dtype: torch.dtype) -> boo
     A full disk is reported and stops nothing. Collective. -> False on rank 0 if the folder could not be written
     """
     keep, saved = dist.get_rank() == 0, True
-    state = {name: p.cpu() for name, p in weights if keep}
+    tensors = policy.model.state_dict(keep_vars=True)
+    first = {id(p): name for name, p in reversed(tensors.items())}  # a tied one is saved under its first name
+    state = {name: p.cpu() for name, p in weights if keep and first[id(tensors[name])] == name}
     if keep:
-        if policy.model.config.tie_word_embeddings:
-            state.pop("lm_head.weight", None)
         tmp = folder.with_suffix(".tmp")
         shutil.rmtree(tmp, ignore_errors=True)
         try:
@@ -114,6 +114,8 @@ class Checkpoints:
         """
         self.wait()
         target = self.folder / f"step_{state['step']:06d}"
+        if target.exists():
+            return
         written = dcp.async_save(training_tensors(models), checkpoint_id=target.with_suffix(".tmp"),
                                  process_group=self.group)
         self.saving = threading.Thread(target=self._finish, args=(written, target, json.dumps(state)))

@@ -33,6 +33,7 @@ class Bookkeeping:
     trust_remote_code: bool = False  # run the Python code that a model brings along
     score_workers: int = 2  # verifier processes a rank
     score_timeout: float = 5.0  # seconds a response
+    max_logprob_diff: float = 0.1  # nats a token, sampler against trainer: above it a run stops; 0: never (bf16: 0.01 to 0.03)
     probe_states: int = 2048  # states whose entropy change is compared with the theory; 0: off
     samples_every: int = 10  # steps between files of samples
     save_every: int = 0  # steps between HF exports; 0: only at the end

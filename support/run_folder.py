@@ -24,7 +24,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, config: dict, active: bool, resumed: int | None = None):
-        self.path, self.active, self.wandb = path, active, None
+        self.path, self.active, self.wandb, self.warned = path, active, None, False
         config = {key: value for key, value in config.items() if key != "resume"}
         # the numbers that matter come first: on 80 columns the end of the line is cut
         self.bar = tqdm(total=config["max_steps"], disable=not active, dynamic_ncols=True, initial=max(0, resumed or 0),
@@ -127,6 +127,20 @@ class RunFolder:
         print(f"entropy {entropies[0]:.3f} -> {entropies[-1]:.3f} nats, accuracy {accuracies[0]:.1f} -> {accuracies[-1]:.1f} % "
               f"({val}), {(time.monotonic() - self.started) / 60:.1f} minutes\nweights: {exported}\n"
               f"next: python eval.py plot {self.path}")
+
+
+def check_sampler(run):
+    """Before the updates: a sampler that drifted from the model is named once, or ends the run (--max_logprob_diff)."""
+    diff = run.metrics.get("rollout/logprob_diff", 0.0)
+    text = f"step {run.metrics['step']}: the sampler's log-probs differ from the trainer's by {diff:.3g} nats a token"
+    if run.cfg.max_logprob_diff and not diff <= run.cfg.max_logprob_diff:
+        run.folder.write(run.metrics, run.sampled)
+        run.checkpoints.save(run.models, run.state)
+        run.checkpoints.wait()
+        sys.exit(f"stopped: {text}, --max_logprob_diff is {run.cfg.max_logprob_diff}; the sampler is not the model")
+    if diff > max(1e-3, 4 * torch.finfo(run.dtype).eps) and not run.folder.warned:
+        run.folder.warned = True
+        run.folder.say(f"{text}; rounding explains {4 * torch.finfo(run.dtype).eps:.1g}")
 
 
 def finish_step(run, minis: list):

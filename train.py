@@ -14,7 +14,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from support.options import Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, uses_vllm
+from support.options import (Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, set_environment,
+                             uses_vllm)
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
 
@@ -99,6 +100,7 @@ if __name__ == "__main__":  # before the imports that take seconds: --help and a
     except ValueError as error:
         refuse(error)
     announce(CFG)
+    set_environment(CFG)
 
 import functools
 import inspect
@@ -291,8 +293,6 @@ def rollout(run: Run) -> list[list[Response]]:
     run.sampler.sleep()
     groups = groups[:cfg.prompts_per_step]
     run.metrics |= rollout_metrics(run.sampled, rounds, reward.STATUSES) | {"rollout/groups": len(groups)}
-    if not groups:
-        run.folder.say(f"step {run.metrics['step']}: every group is all right or all wrong; no update")
     return groups
 
 @timed("gen")

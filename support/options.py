@@ -13,6 +13,8 @@ import os
 import re
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Literal
 
@@ -157,6 +159,33 @@ def uses_vllm(cfg) -> bool:
 
 def run_path(cfg) -> Path:
     return Path(cfg.resume) if cfg.resume else Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
+
+
+def set_environment(cfg):
+    """What torch and huggingface_hub read when they are imported. A hub that does not answer counts as offline: what is
+    cached is used, and what is not is refused at once."""
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if all(map(os.path.exists, [cfg.model, cfg.train_data, *cfg.val_data.split(",")])) or "HF_HUB_OFFLINE" in os.environ:
+        return
+    try:
+        urllib.request.urlopen(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout=10).close()
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except (OSError, ValueError):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def gpu_memory(cfg, config, n_params: int, world_size: int, size: float, vllm: bool) -> float:
+    """GB that the fuller one of generation and update takes on a GPU of `size` GB: sharded fp32 weights and moments,
+    beside vLLM's share or the plain sampler's copy and cache, or beside gradients, kept layer inputs and whole tensors."""
+    prime, own = cfg.advantage == "prime", n_params / world_size / 1e9
+    state = own * (12 + 16 * prime + 4 * (cfg.loss == "ref_kl"))
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    cache = 512 * (cfg.max_prompt_tokens + cfg.max_response_tokens) * config.num_hidden_layers * heads * head_dim * 4 / 1e9
+    generate = cfg.gpu_memory_utilization * size if vllm else 2 * n_params / 1e9 + cache
+    inputs = cfg.micro_batch_tokens * config.hidden_size * config.num_hidden_layers * 2 / 1e9
+    return state + max(generate, 4 * own + inputs + 4 * config.vocab_size * config.hidden_size / 1e9)
 
 
 def announce(cfg):

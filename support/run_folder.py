@@ -159,7 +159,12 @@ def finish_step(run, minis: list):
     if run.evaluates:
         run.metrics |= run.validate()
     seconds.clear()
-    run.folder.write(run.metrics, run.sampled if due(cfg.samples_every) else None, rows)
+    if not minis:
+        rates = {key.partition("rate_")[2]: rate for key, rate in run.metrics.items() if "rate_" in key and rate}
+        run.folder.say(f"step {step}: every group is all right or all wrong; no update ("
+                       + ", ".join(f"{rate:.0%} {status}" for status, rate in rates.items()) + ")")
+    samples = due(cfg.samples_every) or cfg.samples_every and (step == 1 or not run.metrics["reward/acc"])
+    run.folder.write(run.metrics, run.sampled if samples else None, rows)
     run.state["step"] = step
     run.stopped = any_rank(bool(run.signals), run.device)
     if run.stopped or due(cfg.checkpoint_every) or cfg.checkpoint_every and step == cfg.max_steps:

@@ -13,6 +13,8 @@ from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
 from transformers.utils import logging
 
+from support.options import gpu_memory
+
 logging.disable_progress_bar()  # a bar a weight file says nothing of the run
 
 
@@ -82,6 +84,12 @@ def load_tokenizer(cfg, vllm: bool):
                   "exclude 1,024: take --sampler hf, or cut the embedding")
     elif limit and n_tokens > limit:
         reason = f"{limit} positions, but --max_prompt_tokens + --max_response_tokens are {n_tokens}"
+    elif torch.cuda.is_available():
+        with torch.device("meta"):
+            n_params = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, **options).parameters())
+        size, world_size = torch.cuda.get_device_properties(0).total_memory / 1e9, int(os.environ.get("WORLD_SIZE", 1))
+        need = gpu_memory(cfg, config, n_params, world_size, size, vllm)
+        reason = need > size and f"{need:.0f} GB on each of {world_size} GPUs by a rough count, which have {size:.0f}"
     if reason:
         raise ValueError(f"--model {model}: {reason}")
     return tokenizer

@@ -157,6 +157,14 @@ def test_dropout_is_off_with_gradient_checkpointing(name, tmp_path):
         torch.testing.assert_close(a, b)
 
 
+def test_a_generation_config_that_cannot_be_saved_costs_no_export(tmp_path):
+    """Greedy with a temperature: transformers loads it, and refuses to write it."""
+    path = saved(tmp_path / "model", "qwen2", {})
+    (tmp_path / "model/generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.6, "eos_token_id": [1, 3]}))
+    _, exported = agree_after_a_move(path, tmp_path)
+    assert exported.generation_config.eos_token_id == [1, 3] and exported.generation_config.temperature == 0.6
+
+
 # --- tokens and templates ---------------------------------------------------------------------------------
 
 CHATML = ("{% for m in messages %}<|im_start|> {{ m['role'] }} \n {{ m['content'] }} <|im_end|> \n {% endfor %}"

@@ -56,11 +56,14 @@ def format_prompt(problem, tokenizer):
     if getattr(tokenizer, "chat_template", None):
         template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
         try:
-            text = template([{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}])
-        except TemplateError:                              # it knows no system role
-            text = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
-        return tokenizer(text, add_special_tokens=False).input_ids         # the template wrote the BOS
-    return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
+            chat = template([{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}])
+        except TemplateError:
+            chat = ""
+        if INSTRUCTIONS[task] not in chat:                 # it knows no system role: it raises, or leaves it out
+            chat = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
+        return tokenizer(chat, add_special_tokens=False).input_ids         # the template wrote the BOS
+    ids = tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
+    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids       # some tokenizers end every text with it
 
 # --- countdown ----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from support.options import Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, uses_vllm
+from support.options import (Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, set_environment,
+                             uses_vllm)
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
 
@@ -99,6 +100,7 @@ if __name__ == "__main__":  # before the imports that take seconds: --help and a
     except ValueError as error:
         refuse(error)
     announce(CFG)
+    set_environment(CFG)
 
 import functools
 import inspect
@@ -125,8 +127,8 @@ from support.batches import (MiniBatch, Response, any_rank, derive_seed, make_re
                              start_distributed)
 from support.checkpoints import Checkpoints, digest, fingerprint, last_line, shuffled_epochs
 from support.mechanism import measure_groups, measure_update, rollout_metrics, timed
-from support.run_folder import RunFolder, finish, finish_step
-from support.samplers import decode, load_tokenizer, make_sampler
+from support.run_folder import RunFolder, check_sampler, finish, finish_step
+from support.samplers import decode, load_tokenizer, make_sampler, warn_of_lost_letters
 
 # === The policy: a Hugging Face causal LM under FSDP2, with log-probs and entropy computed in chunks ==========
 
@@ -175,14 +177,23 @@ def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
     """
     try:
         model = AutoModelForCausalLM.from_pretrained(cfg.model, dtype="auto", trust_remote_code=cfg.trust_remote_code)
+        ids = torch.linspace(0, len(tokenizer) - 1, 8).long()[None]                                  # [1, 8]
+        own = model(input_ids=ids, use_cache=False).logits[0, :, :len(tokenizer)].detach().float()   # [8, V]
     except Exception as error:  # each kind of broken model raises its own
         raise ValueError(f"--model {cfg.model}: {last_line(error)}") from None
     if not hasattr(model.base_model, "layers"):
         raise ValueError(f"--model {cfg.model}: this architecture is not supported: its decoder has no .layers")
+    model.config.tie_word_embeddings = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     if cfg.grad_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()  # transformers recomputes in training mode only; these models have no dropout
+        for layer in model.base_model.layers:
+            layer.training = True  # transformers recomputes in training mode only; dropout inside stays off
     policy = Policy(model, len(tokenizer), cfg.temperature)
+    with torch.no_grad():
+        ours = policy(ids, torch.tensor([1]), ids, ids >= 0, logits_only=True) * cfg.temperature     # [8, V]
+    if not (ours - own).abs().max() <= 4 * torch.finfo(model.dtype).eps * own.abs().max():
+        raise ValueError(f"--model {cfg.model}: this architecture is not supported: its logits are not those of its head "
+                         f"(a soft cap, a multiplier, dropout); they differ by {(ours - own).abs().max():.2g}")
     if device.type == "cuda" or dist.get_world_size() > 1:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if device.type == "cuda" else None,
@@ -194,16 +205,9 @@ def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
 def hf_weights(policy: Policy, dtype: torch.dtype):
     """(HF name, full tensor) one at a time. Collective: every rank has to consume it to the end."""
     policy.reshard()
-    tied, embedding = policy.model.config.tie_word_embeddings, None
-    for name, p in policy.model.state_dict().items():
-        if tied and name == "lm_head.weight":
-            yield name, embedding
-            continue
+    for name, p in policy.model.state_dict().items():  # tied ones under each of their names
         p = p.detach().to(dtype) if p.is_floating_point() else p  # a buffer may hold integers
-        p = p.full_tensor() if isinstance(p, DTensor) else p
-        if tied and name.endswith("embed_tokens.weight"):
-            embedding = p
-        yield name, p
+        yield name, p.full_tensor() if isinstance(p, DTensor) else p
 
 # === Set-up ===================================================================================================
 
@@ -217,6 +221,7 @@ class Run:
         self.tokenizer = load_tokenizer(cfg, vllm)
         problems, self.vals = reward.load_data(cfg.train_data, cfg.val_data, self.tokenizer, cfg.max_prompt_tokens)
         everything = [*problems, *itertools.chain(*self.vals.values())]
+        warn_of_lost_letters(self.tokenizer, everything)
         if any(problem["task"] != "countdown" for problem in everything):
             reward.start_workers(cfg.score_workers)  # before CUDA
         self.device = start_distributed()
@@ -288,8 +293,6 @@ def rollout(run: Run) -> list[list[Response]]:
     run.sampler.sleep()
     groups = groups[:cfg.prompts_per_step]
     run.metrics |= rollout_metrics(run.sampled, rounds, reward.STATUSES) | {"rollout/groups": len(groups)}
-    if not groups:
-        run.folder.say(f"step {run.metrics['step']}: every group is all right or all wrong; no update")
     return groups
 
 @timed("gen")
@@ -494,6 +497,7 @@ def main(cfg: Config):
         set_advantages(run, groups)
         minis = log_probs(run, groups)
         measure_groups(run, groups, minis)
+        check_sampler(run)
         follow_entropy_target(run)
 
         # ==== 4. update: one optimizer step on each mini-batch, on the tokens of all ranks ====================

@@ -1,13 +1,17 @@
 """The trainer: what must not depend on ranks or micro-batches, what must repeat, what must be refused."""
 
 import importlib.util
+import http.server
 import inspect
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 import train
 from loss import ADVANTAGES, LOSSES, SELECT, masked_mean
+from support import batches
+from support.options import gpu_memory, set_environment
 from train import Policy
 
 TINY = str(ROOT / "tiny/base")
@@ -366,6 +372,7 @@ def test_when_no_group_teaches_anything_the_step_is_logged_without_an_update(tmp
     metrics = run_training(tmp_path, "--train_data", str(impossible), "--max_gen_rounds", "2", "--overlong_buffer", "40")
     assert metrics[1]["reward/mean"] < 0, "a length penalty makes rewards differ, and is nothing to train on alone"
     assert [m.get("actor/grad_norm") for m in metrics] == [None] * 3
+    assert (tmp_path / "runs/run/samples/step_000001.jsonl").exists() and (tmp_path / "runs/run/samples/step_000002.jsonl").exists()
     assert metrics[1]["rollout/frac_zero_std"] == 1 and metrics[1]["rollout/gen_rounds"] == 2
     assert metrics[0]["val/" + source_of_val() + "/avg@1"] == metrics[2]["val/" + source_of_val() + "/avg@1"]
 
@@ -432,6 +439,46 @@ def test_a_row_without_an_answer_is_named(tmp_path, monkeypatch, capsys):
 def test_more_ranks_than_prompts_is_refused():
     with pytest.raises(ValueError, match="processes"):
         train.check(train.Config(prompts_per_step=4, mini_batch_prompts=4), world_size=8)
+
+
+def test_a_short_step_ends_in_no_tiny_update(monkeypatch):
+    """A rest of less than half a mini-batch joins the one before; full steps, and longer rests, are cut as ever."""
+    monkeypatch.setattr(batches, "micro_batches", lambda *_: ([], 0))
+    sizes = lambda n, size: [len(mini.groups) for mini in batches.mini_batches([[i] for i in range(n)], size, 0, None)]
+    assert sizes(32, 4) == [4] * 8 and sizes(31, 4) == [4] * 7 + [3] and sizes(30, 4) == [4] * 7 + [2]
+    assert sizes(29, 4) == [4] * 6 + [5] and sizes(75, 32) == [32, 43] and sizes(5, 32) == [5] and sizes(0, 4) == []
+
+
+def test_32b_on_8_gpus_of_80_gb_is_too_much(monkeypatch):
+    """The shapes of Qwen2.5 7B and 32B."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shapes = {"7b": (SimpleNamespace(hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
+                                     vocab_size=152064), 7.6e9),
+              "32b": (SimpleNamespace(hidden_size=5120, num_hidden_layers=64, num_attention_heads=40, num_key_value_heads=8,
+                                      vocab_size=152064), 32.8e9)}
+
+    def need(preset, size, vllm=True, world_size=8):
+        cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"], train.Config, train.PRESETS)
+        return gpu_memory(cfg, *shapes[preset], world_size, size, vllm)
+
+    assert need("7b", 80) < 80 < need("32b", 80) and need("32b", 141) < 141 < need("32b", 141, world_size=4)
+    assert need("7b", 80, vllm=False) > 80, "the cache of 512 responses of 10,240 tokens"
+
+
+@pytest.mark.parametrize("answers", (True, False))
+def test_a_hub_that_does_not_answer_counts_as_offline(answers, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "x")  # what the test sets is undone after it
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "mine")
+    with socketserver.TCPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:  # 501 to everything
+        if answers:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        if not answers:
+            server.server_close()
+        set_environment(train.Config(model="nobody/nothing"))
+    assert os.environ.get("HF_HUB_OFFLINE") == (None if answers else "1")
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "mine"
 
 
 def test_a_run_folder_is_never_overwritten_unasked(tmp_path, monkeypatch):

@@ -3,8 +3,7 @@
     score_batch(responses, problems, workers=2)       # [Score(reward, status, answer), ...] in the same order
 
 Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot.
-Expressions and programs go to worker processes, which may hang, eat memory or die: that costs the response its
-reward.
+Expressions and programs go to worker processes, which may hang, eat memory or die: it costs the response its reward.
 """
 import atexit
 import ctypes
@@ -38,7 +37,7 @@ MAX_ANSWER = 300                      # characters; a longer answer is right onl
 
 class Score(NamedTuple):
     reward: float                     # 1.0 or 0.0
-    status: str                       # one of STATUSES
+    status: str                       # of STATUSES
     answer: str | None                # what was judged
 
 # --- prompt and answer extraction ---------------------------------------------------------------------------
@@ -134,8 +133,10 @@ class Worker:
 
 @atexit.register
 def stop_workers():
-    for worker in _started:
-        worker.stop()
+    while _started:
+        _started.pop().stop()
+    while not _free.empty():                               # a stopped one would start itself again
+        _free.get()
 
 def start_workers(workers):
     """Start the pool, or enlarge it; call it before CUDA starts. RuntimeError if a worker misjudges."""

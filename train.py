@@ -14,8 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from support.options import (Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, set_environment,
-                             uses_vllm)
+from support.options import Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, uses_vllm
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
 
@@ -100,12 +99,10 @@ if __name__ == "__main__":  # before the imports that take seconds: --help and a
     except ValueError as error:
         refuse(error)
     announce(CFG)
-    set_environment(CFG)
 
 import functools
 import inspect
 import itertools
-import math
 import os
 import signal
 import time
@@ -126,9 +123,9 @@ from loss import (ADVANTAGES, LOSSES, SELECT, implicit_prm_loss, logprobs_and_en
 from support.batches import (MiniBatch, Response, any_rank, derive_seed, make_response, mini_batches,
                              start_distributed)
 from support.checkpoints import Checkpoints, digest, fingerprint, last_line, shuffled_epochs
-from support.mechanism import measure_groups, measure_update, rollout_metrics, timed
+from support.mechanism import follow_entropy_target, measure_groups, measure_update, rollout_metrics, timed
 from support.run_folder import RunFolder, check_sampler, finish, finish_step
-from support.samplers import decode, load_tokenizer, make_sampler, warn_of_lost_letters
+from support.samplers import check_logits, decode, load_tokenizer, make_sampler, warn_of_lost_letters
 
 # === The policy: a Hugging Face causal LM under FSDP2, with log-probs and entropy computed in chunks ==========
 
@@ -172,13 +169,10 @@ class Policy(nn.Module):
 def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
     """fp32 master weights; bf16 compute on a GPU, fp32 on a CPU. Sharded block by block, then the root.
 
-    FSDP casts to bf16, too. A CPU process of its own needs neither: a small model's update is a fifth faster without.
-    ValueError, one line, for a model that cannot be loaded.
+    A CPU process of its own needs no FSDP: a small model's update is a fifth faster. ValueError: it cannot be loaded.
     """
     try:
         model = AutoModelForCausalLM.from_pretrained(cfg.model, dtype="auto", trust_remote_code=cfg.trust_remote_code)
-        ids = torch.linspace(0, len(tokenizer) - 1, 8).long()[None]                                  # [1, 8]
-        own = model(input_ids=ids, use_cache=False).logits[0, :, :len(tokenizer)].detach().float()   # [8, V]
     except Exception as error:  # each kind of broken model raises its own
         raise ValueError(f"--model {cfg.model}: {last_line(error)}") from None
     if not hasattr(model.base_model, "layers"):
@@ -189,11 +183,7 @@ def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
         for layer in model.base_model.layers:
             layer.training = True  # transformers recomputes in training mode only; dropout inside stays off
     policy = Policy(model, len(tokenizer), cfg.temperature)
-    with torch.no_grad():
-        ours = policy(ids, torch.tensor([1]), ids, ids >= 0, logits_only=True) * cfg.temperature     # [8, V]
-    if not (ours - own).abs().max() <= 4 * torch.finfo(model.dtype).eps * own.abs().max():
-        raise ValueError(f"--model {cfg.model}: this architecture is not supported: its logits are not those of its head "
-                         f"(a soft cap, a multiplier, dropout); they differ by {(ours - own).abs().max():.2g}")
+    check_logits(policy, cfg.model)
     if device.type == "cuda" or dist.get_world_size() > 1:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if device.type == "cuda" else None,
@@ -396,13 +386,6 @@ def log_probs(run: Run, groups: list[list[Response]]) -> list[MiniBatch]:
         for name in ("old_logprobs", "entropy", "advantages", "sampler_logprobs"):
             mini.tokens[name] = mini.over_all_ranks([getattr(m, name) for m in mini.batches])
     return minis
-
-def follow_entropy_target(run: Run):
-    """--entropy_target: the weight of the entropy bonus, by an integral controller."""
-    if run.targets and "actor/entropy" in run.metrics:
-        gap = run.targets[min(run.metrics["step"], len(run.targets)) - 1] - run.metrics["actor/entropy"]
-        if math.isfinite(gap):
-            run.state["entropy_coeff"] = max(0.0, run.state["entropy_coeff"] + run.cfg.entropy_gain * gap)
 
 # === 4. Update: select tokens, then an optimizer step on one mini-batch of all ranks ==========================
 

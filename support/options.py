@@ -264,7 +264,8 @@ def gpu_memory(cfg, config, n_params: int, world_size: int, size: float, vllm: b
 
 
 def announce(cfg):
-    """The first line, before anything is loaded."""
+    """The first line, before anything is loaded; and what the libraries have to find in the environment."""
+    set_environment(cfg)
     if os.environ.get("RANK", "0") != "0":
         return
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:

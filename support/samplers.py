@@ -105,6 +105,21 @@ def load_tokenizer(cfg, vllm: bool):
     return tokenizer
 
 
+@torch.no_grad()
+def check_logits(policy, name: str):
+    """ValueError, one line, if the policy's logits are not the model's own: a soft cap, a multiplier, dropout."""
+    model, n_vocab = policy.model, policy.n_vocab
+    ids = torch.linspace(0, n_vocab - 1, 8).long()[None]                                       # [1, 8]
+    try:
+        own = model(input_ids=ids, use_cache=False).logits[0, :, :n_vocab].float()             # [8, V]
+    except Exception as error:  # each kind of broken model raises its own
+        raise ValueError(f"--model {name}: {(str(error).strip().splitlines() or [repr(error)])[-1]}") from None
+    ours = policy(ids, torch.tensor([1]), ids, ids >= 0, logits_only=True) * policy.temperature
+    if not (ours - own).abs().max() <= 4 * torch.finfo(model.dtype).eps * own.abs().max():
+        raise ValueError(f"--model {name}: this architecture is not supported: its logits are not those of its head "
+                         f"(a soft cap, a multiplier, dropout); they differ by {(ours - own).abs().max():.2g}")
+
+
 def make_sampler(cfg, tokenizer, device, dtype, vllm: bool):
     if vllm:
         return VLLMSampler(cfg.model, tokenizer, dtype=dtype, tensor_parallel_size=cfg.tensor_parallel, seed=cfg.seed,

@@ -1,8 +1,8 @@
 """The answer in a response, and whether two answers in LaTeX mean the same.
 
-Both answers are read to their last character into a tree: numbers, letters, units, words, operators, lists, brackets.
-Trees are compared part by part, expressions by their values: exactly, or to more digits than anything in them could
-hide. What cannot be read is equal only to itself, but for spaces and fonts: a verdict of right never rests on
+Both answers are read to their last character into a tree: numbers, letters, units, words, operators, lists.
+Trees are compared part by part, expressions by their values, to more digits than anything in them could hide.
+What cannot be read is equal only to itself, but for spaces and fonts: a verdict of right never rests on
 characters that were thrown away.
 """
 import operator
@@ -39,7 +39,7 @@ def extract_boxed(response):
 
 # --- plain numbers ------------------------------------------------------------------------------------------
 
-Number = namedtuple("Number", "value digits ulp")     # Fraction; significant digits of a decimal, else 0; last place
+Number = namedtuple("Number", "value digits ulp")     # Fraction; significant digits if a decimal; last place
 _NUMBER = re.compile(r"\s*(-?)(?:(?=\.?\d)(\d*)(?:\.(\d+))?(?:[eE](\d{1,3}|-\d\d\d?))?"
                      r"|\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))\s*", re.ASCII)
 
@@ -59,8 +59,8 @@ def number(text):
     return Number(sign * int(integer + (decimals or "")) * ulp, digits, ulp)
 
 def same_number(a, b, least=6):
-    """Equal; or one is a decimal with six digits (least) or more that rounds, or cuts off, the other, which is exact
-    and no integer. From 16 digits on a decimal is what a float prints."""
+    """Equal; or one is a decimal with six digits (least) or more that rounds, or cuts off, the other, which
+    is exact and no integer. From 16 digits on a decimal is what a float prints."""
     if a.value == b.value or bool(a.digits) == bool(b.digits):
         return a.value == b.value
     decimal, exact = (a, b) if a.digits else (b, a)
@@ -75,38 +75,39 @@ def table(rows):
     """Every word of a row to the first word of that row."""
     return {word: row.split()[0] for row in rows.split(";") for word in row.split()}
 
-_SIGNS = table(r"""- − –;\times ×;\cdot · ⋅;/ ÷ ⁄;\infty ∞;\degree °;\sqrt √;\cup ∪;\cap ∩;\setminus ∖;\pm ±;\le ≤;\ge ≥
-    ;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;\frac12 ½;\frac14 ¼;\frac34 ¾;( ⟨;) ⟩;\lfloor ⌊;\rfloor ⌋;\lceil ⌈;\rceil ⌉
-    ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’;\angle ∠""")
-SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in _SIGNS.items() if sign not in _SIGNS.values()}, "$": "",
-                       "~": " ", "\n": " ", ";": ",", **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")})
-_SAME = table(r"""\binom \dbinom \tbinom;\le \leq \leqslant;\ge \geq \geqslant;< \lt;> \gt;\ne \neq;\emptyset \varnothing
-    ;( \langle;) \rangle;\{ \lbrace;\} \rbrace;[ \lbrack;] \rbrack;| \vert \lvert \rvert \mid;\setminus \backslash
-    ;* \cdot \times \ast;/ \div "per;: \colon "to;"or \lor;"and \land;"% % \% "percent percent;£ \pounds;' \prime
-    ;"\degree \degree "degree "degrees degree degrees;\phi \varphi;\epsilon \varepsilon;\asin \arcsin;\acos \arccos
-    ;\atan \arctan;\log \ln;2 "two""")
-# Units, each with its other words; a word that changes a number (hundredths, doubled) is none. A count has no power.
-_MEASURES = table("""m meter meters metre metres;cm centimeter centimeters;km kilometer kilometers;mm;in inch inches
-    ;ft foot feet;yd yard yards;mi mile miles;kg kilogram kilograms;g gram grams;mg;lb lbs pound pounds;oz ounce ounces
-    ;L l liter liters;mL ml;gal gallon gallons;s sec secs second seconds;min minute minutes;h hr hrs hour hours;day days
-    ;week weeks;month months;year years;N newtons;J joules;W watts;V volts;A amps;Hz;K kelvin;mol;erg;rad radians
-    ;unit units""")
-_COUNTS = table(r"""$ dollar dollars USD;cent cents;€ euros;£;元;个;am AM;pm PM;C;F;%;\degree;th st nd rd;way ways;times
-    ;half-hours;people;men;women;children;boys;girls;students;points;apples;books;balls;cards;coins;pages;tickets;games
-    ;teams;numbers;integers;solutions;sides;triangles;steps;terms;digits""")
+_SIGNS = table(r"""- − –;\times ×;\cdot · ⋅;/ ÷ ⁄;\infty ∞;\degree °;\sqrt √;\cup ∪;\cap ∩;\setminus ∖;\pm ±
+    ;\le ≤;\ge ≥;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;\frac12 ½;\frac14 ¼;\frac34 ¾;( ⟨;) ⟩
+    ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’""")
+SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in _SIGNS.items() if sign not in _SIGNS.values()},
+                       **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff$", ""), "~": " ", "\n": " ", ";": ","})
+_SAME = table(r"""\binom \dbinom \tbinom;\le \leq \leqslant;\ge \geq \geqslant;< \lt;> \gt;\ne \neq
+    ;\emptyset \varnothing;( \langle;) \rangle;\{ \lbrace;\} \rbrace;[ \lbrack;] \rbrack
+    ;| \vert \lvert \rvert \mid;\setminus \backslash;* \cdot \times \ast
+    ;/ \div "per;: \colon "to;"or \lor;"and \land;£ \pounds;' \prime
+    ;"% % \% "percent percent;"\degree \degree "degree "degrees degree degrees
+    ;\phi \varphi;\epsilon \varepsilon;\asin \arcsin;\acos \arccos;\atan \arctan;\log \ln;2 "two""")
+# Units and their other words. A word that changes a number (hundredths) is none. A count has no power.
+_MEASURES = table("""m meter meters metre metres;cm centimeter centimeters;km kilometer kilometers;mm;in inch
+    inches;ft foot feet;yd yard yards;mi mile miles;kg kilogram kilograms;g gram grams;mg;lb lbs pound pounds
+    ;oz ounces;L l liter liters;mL ml;gal gallon gallons;s sec secs second seconds;min minute minutes;h hr hrs
+    hour hours;day days;week weeks;month months;year years;N newtons;J joules;W watts;V volts;A amps
+    ;Hz;K kelvin;mol;erg;mph;rad radians;unit units""")
+_COUNTS = table(r"""$ dollar dollars USD;cent cents;€ euros;£;元;个;am AM;pm PM;C;F;%;\degree;th st nd rd
+    ;way ways;times;half-hours;people;men;women;children;boys;girls;students;points;apples;books;balls
+    ;cards;coins;pages;tickets;games;teams;numbers;integers;solutions;sides;triangles;steps;terms;digits""")
 _UNITS = _MEASURES | _COUNTS
 _FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh asin acos atan log exp".split()
 _MACROS = {*_FUNCTIONS, *"arcsin arccos arctan ln sqrt pi infty".split()}
 _WORDS = "and or to per yes no on odd two square cubic percent degrees degree".split()
-_SILENT = set(r"""\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \displaystyle \textstyle \limits \bf \it \rm
-    \boldsymbol \mathbf \mathit \mathsf \mathtt \mathcal \bm \underline \ensuremath \boxed \large \Large \LARGE \huge
-    \Huge \small \quad \qquad \, \; \: \! \> \( \) \[ \]""".split()) | {"\\ "}
+_SILENT = {"\\ ", *r"""\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \displaystyle \textstyle
+    \limits \bf \it \rm \boldsymbol \mathbf \mathit \mathsf \mathtt \mathcal \bm \underline \ensuremath \boxed
+    \large \Large \LARGE \huge \Huge \small \quad \qquad \, \; \: \! \> \( \) \[ \]""".split()}
 
 def repeating(m):
     """0.1\\overline{6} as a fraction."""
     integer, decimals, period = m[1], m[2], m[3] or m[4]
     whole = int(integer + decimals + period) - int("0" + integer + decimals)
-    return "\\frac{%d}{%d}" % Fraction(whole, (10 ** len(period) - 1) * 10 ** len(decimals)).as_integer_ratio()
+    return f"\\frac{{{whole}}}{{{(10 ** len(period) - 1) * 10 ** len(decimals)}}}"
 
 def mixed(m):
     """3\\frac14 and 3 1/4 as a sum."""
@@ -119,8 +120,8 @@ def plain_unit(m):
     return f'{m[1]}"{m[2]}' if known else m[0]
 
 _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
-    (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"), (r">=", r"\\ge "), (r"<=", r"\\le "), (r"\\not\s*=", r"\\ne "),
-    (r"\\\\\s*(?:\[[\w.]+\])?", r"\\row "), (r"\\(?:left|right)\s*\.", ""), (r"\\text\{,\}", "{,}"), (r"\{:\}", ":"),
+    (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"), (r">=", r"\\ge "), (r"<=", r"\\le "), (r"\{:\}", ":"),
+    (r"\\not\s*=", r"\\ne "), (r"\\\\", r"\\row "), (r"\\(?:left|right)\s*\.", ""), (r"\\text\{,\}", "{,}"),
     (r"\\\{\s*\\begin\s*\{array\}", r"\\begin{cases}"), (r"\\(begin|end)\s*\{(\w+)\*?\}", r"\\\1\2 "),
     (r"(\\begin(?:cases|array))\s*\{[clr|]+\}", r"\1 "), (r"\\(?:textcolor|color)\s*\{\w+\}", " "),
     (r"\\[hv]space\*?\s*\{[^{}]*\}", " "), (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "),
@@ -144,12 +145,14 @@ class Unreadable(ValueError):
 
 @lru_cache(50_000)
 def tokenize(text):
-    """The tokens without fonts, colours and spaces. Words, and letters in \\text{...}, begin with a quotation mark."""
+    """The tokens without fonts, colours and spaces. Words, and letters in \\text{...}, begin with a quotation
+    mark."""
     text = text.replace("\\$", '"dollar ')
     for scripts, sign in ("⁰¹²³⁴-⁹⁻", "^"), ("₀-₉", "_"):
         text = re.sub(f"[{scripts}]+", lambda m: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     text = unicodedata.normalize("NFKC", text.translate(SIGNS)).translate(SIGNS)
-    text = re.sub("[α-ω]", lambda m: "\\%s " % unicodedata.name(m[0]).split()[-1].lower().replace("mda", "mbda"), text)
+    greek = lambda m: f"\\{unicodedata.name(m[0]).split()[-1].lower()} ".replace("lamda", "lambda")
+    text = re.sub("[α-ω]", greek, text)
     text = text if "\\begin" in text else text.replace("\\\\", "\\")
     for pattern, new in _CLEAN:
         text = pattern.sub(new, text)
@@ -162,10 +165,11 @@ def tokenize(text):
     tokens = []
     for token in found:
         name = token.strip('\\"')
-        word = not token.isascii() or len(token) > 3 and (prose or token in _UNITS) or re.match("[A-Z][a-z]{2}", token)
+        word = not token.isascii() or token.lower() in _WORDS or re.match("[A-Z][a-z]{2}", token)
+        word = word or prose and (len(token) > 3 or len(token) > 1 and token.isupper())
         if name in _MACROS and token != '"sec':
             token = "\\" + name
-        elif token.isalpha() and (word or token.lower() in _WORDS or prose and len(token) > 1 and token.isupper()):
+        elif token.isalpha() and (word or len(token) > 3 and token in _UNITS):
             token = '"' + token
         token = _SAME.get(token, token)
         tokens += token if token.isalpha() else [token]
@@ -173,27 +177,28 @@ def tokenize(text):
 
 def spelled(tokens):
     """The tokens in one spelling: what is not read is equal only to itself."""
-    exact = (t[0] == "\\" or len(t) < 4 and t.isupper() or t.lstrip('"') in _UNITS or len(t) == 1 for t in tokens)
-    text = " ".join(t if keep else t.casefold() for t, keep in zip(tokens, exact))
+    def exact(token):
+        return token[0] == "\\" or len(token) < 4 and token.isupper() or token.lstrip('"') in _UNITS
+    text = " ".join(token if exact(token) or len(token) == 1 else token.casefold() for token in tokens)
     text = re.sub(r'(?<=\d) "(?:st|nd|rd|th)\b', "", re.sub(r"\{ (\S+) \}", r"\1", text))
     text = re.sub(r'(?<=\w\w) "(?=\w\w)', "~", text).replace('"', "")
     return re.sub(r"(?<!\d) | (?!\d)", "", text)
 
-# --- grammar: a tree is a string (a number, a letter, '"cm') or a tuple (operator, *trees) -------------------
+# --- grammar: a tree is a string (a number, a letter, '"cm') or a tuple (operator, *trees) ------------------
 
 _JOINTS = (",", '"and', '"or')
 _RELATIONS = ("=", "\\approx", "\\in", "\\ne", "<", "\\le", ">", "\\ge", "\\equiv")
-_BINDS = {"\\row": 1, "&": 2, **dict.fromkeys(_JOINTS, 3), **dict.fromkeys(_RELATIONS, 4), "\\cup": 5, "\\cap": 5,
-          "\\setminus": 5, "\\over": 5, "\\choose": 5, ":": 6, "+": 7, "-": 7, "\\pm": 7, "*": 8, "/": 8, " ": 8,
-          "^": 9, "_": 9, "!": 9}
+_BINDS = {"\\row": 1, "&": 2, **dict.fromkeys(_JOINTS, 3), **dict.fromkeys(_RELATIONS, 4), "\\over": 5,
+          "\\choose": 5, "\\cup": 5, "\\cap": 5, "\\setminus": 5, ":": 6, "+": 7, "-": 7, "\\pm": 7,
+          "*": 8, "/": 8, " ": 8, "^": 9, "_": 9, "!": 9}
 _CLOSE = {"(": (")", "]"), "[": ("]", ")"), "\\{": ("\\}", "|", ":"), "|": ("|",)}
-_GREEK = ("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi "
-          "omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell pi").split()
-_LETTER = re.compile(rf'"?[A-Za-z]|\\(?:{"|".join(_GREEK)})')
+_LETTER = re.compile(
+    r'"?[A-Za-z]|\\(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma'
+    r"|tau|upsilon|phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|pi)")
 _CONSTANTS = ("\\infty", "\\emptyset", "\\RR", "\\ZZ", "\\NN", "\\QQ", "\\CC")
 _FACTORS = ("(", "[", "{", "\\frac", "\\sqrt", "\\binom", '"square', '"cubic', '"sq')
-_PHRASES = {**dict.fromkeys(("no solution", "no solutions", "there is no solution", "empty set"), "\\emptyset"),
-            **dict.fromkeys(("all reals", "all real numbers"), "\\RR"), "dne": ("words", "does not exist")}
+_PHRASES = {"no solution": "\\emptyset", "no solutions": "\\emptyset", "there is no solution": "\\emptyset",
+            "all real numbers": "\\RR", "dne": ("words", "does not exist")}
 
 class Reader:
     """Precedence climbing; every method consumes what it returns, or raises Unreadable."""
@@ -239,7 +244,8 @@ class Reader:
                 joints = {left[0], op, self.accept('"and', '"or')} & {'"and', '"or'}
                 if len(joints) > 1:
                     raise Unreadable("and, or")
-                left = (max(joints, default=","), *(left[1:] if left[0] in _JOINTS else (left,)), self.tree(3))
+                items = left[1:] if left[0] in _JOINTS else (left,)
+                left = (max(joints, default=","), *items, self.tree(3))
             elif op in _RELATIONS:
                 ops, sides = (left[1], left[2:]) if left[0] == "chain" else ("", (left,))
                 left = ("chain", f"{ops} {op}".strip(), *sides, self.tree(4))
@@ -253,8 +259,8 @@ class Reader:
     def begins(self):
         """True if the next token begins a factor."""
         token = self.next
-        return bool(token in _FACTORS or token.lstrip('"') in _UNITS or token[1:] in _FUNCTIONS or token[:6] == "\\begin"
-                    or token == "|" and not self.bars or _LETTER.fullmatch(token)
+        return bool(token in _FACTORS or token.lstrip('"') in _UNITS or token[1:] in _FUNCTIONS
+                    or token[:6] == "\\begin" or token == "|" and not self.bars or _LETTER.fullmatch(token)
                     or token[0].isdigit() and self.tokens[self.at - 1] == "!")
 
     def script(self):
@@ -271,7 +277,8 @@ class Reader:
             return ("*", self.primary(), '"' + _UNITS[word])
         if word in ("square", "cubic", "sq") and self.next.lstrip('"') in _MEASURES:
             return ("^", self.primary(), "3" if word == "cubic" else "2")
-        if word in _UNITS and not token.isalpha() and re.search(r"[\w)}%/*|!]$", before) and before not in _JOINTS:
+        measured = re.search(r"[\w)}%/*|]$", before) and before not in _JOINTS
+        if word in _UNITS and measured and not token.isalpha():
             return '"' + _UNITS[word]
         if _LETTER.fullmatch(token) and not (token[0] == '"' and re.fullmatch(r'"\w\w.*', self.next)
                                              and self.next not in _JOINTS and self.next[1:] not in _UNITS):
@@ -310,7 +317,7 @@ class Reader:
         return word
 
     def function(self, name):
-        """\\sin x, \\sin^2 x, \\tan^{-1} x, \\log_2 8; without brackets it takes the factors up to the next sign."""
+        """\\sin x, \\sin^2 x, \\tan^{-1} x, \\log_2 8; without brackets of all factors to the next sign."""
         base, power = self.accept("_") and self.script(), self.accept("^") and self.script()
         bare = self.next not in ("(", "{", "|")
         value = self.tree(8) if bare else self.primary()
@@ -343,7 +350,8 @@ class Reader:
         self.expect("\\end" + name, "\\endarray")
         if name not in ("matrix", "pmatrix", "bmatrix", "array", "cases", "aligned"):
             raise Unreadable(name)
-        return ("," if name in ("cases", "aligned") else "matrix", *(inside[1:] if inside[0] == "\\row" else (inside,)))
+        rows = inside[1:] if inside[0] == "\\row" else (inside,)
+        return ("," if name in ("cases", "aligned") else "matrix", *rows)
 
 _LABEL = re.compile(r'(?:"?the )?"?(?:answer|option|choice) (?:"?is |: )?', re.IGNORECASE)
 _CHOICE = re.compile(r'(?:(\{ )?\( "?([A-H]) \)(?(1) \})(?: [.:-])?|"?([A-H])(?: [).:]| -(?= "))) '
@@ -388,18 +396,19 @@ def root(a, n):
     odd = mp.im(n) == 0 and n % 2 == 1
     return -mp.power(-a, 1 / n) if odd and mp.im(a) == 0 and mp.re(a) < 0 else mp.power(a, 1 / n)
 
-_VALUES = {"+": operator.add, "-": operator.sub, "*": operator.mul, " ": operator.mul, "/": operator.truediv, "^": mp.power, "root": root,
-           "||": abs, "neg": operator.neg, "!": mp.factorial, "\\binom": mp.binomial, "\\over": operator.truediv,
-           "\\choose": mp.binomial, **{name: getattr(mp, name) for name in _FUNCTIONS}}
-
+_VALUES = {"+": operator.add, "-": operator.sub, "neg": operator.neg, "||": abs, "^": mp.power, "root": root,
+           "!": mp.factorial, "\\binom": mp.binomial, "\\choose": mp.binomial, "/": operator.truediv,
+           "\\over": operator.truediv, "*": operator.mul, " ": operator.mul,
+           **{name: getattr(mp, name) for name in _FUNCTIONS}}
 _NAMES = ("_", "'", "call")                           # x_1, f', f(2) have values as letters do
 
 class Values:
-    """Evaluates trees; a letter has a value that depends on its name and on the trial. Every number that occurs is
-    small enough (LIMIT) before a tree is evaluated with as many digits as its numbers may have (scale, in bits)."""
+    """Evaluates trees. A letter has a value that depends on its name and on the trial. scale: bits of the
+    largest or the smallest number that occurred."""
 
     def __init__(self, trial=0, known=()):
-        self.trial, self.known, self.letters, self.scale = trial, dict(known), set(), 8
+        self.trial, self.letters, self.scale = trial, set(), 8
+        self.known = {"i": mp.mpc(0, 1), "e": +mp.e, "\\pi": +mp.pi, **dict(known)}
 
     def __call__(self, tree):
         try:
@@ -414,8 +423,6 @@ class Values:
     def rule(self, tree):
         if tree in self.known:
             return self.known[tree]
-        if tree in ("i", "e", "\\pi"):
-            return {"i": mp.mpc(0, 1), "e": +mp.e, "\\pi": +mp.pi}[tree]
         if tree[0] in _NAMES or isinstance(tree, str) and (tree[0] == '"' or _LETTER.fullmatch(tree)):
             self.letters.add(tree)
             random = Random(f"{tree} {self.trial}")
@@ -424,8 +431,8 @@ class Values:
         return tree if isinstance(tree, str) else _VALUES[tree[0]](*map(self, tree[1:]))
 
 def agree(a, b, known=(), scaled=False):
-    """True if two trees have the same value (scaled: if one is a multiple of the other, and not zero), whatever
-    their letters stand for; with more digits than they can hide a difference in."""
+    """True if two trees have the same value, whatever their letters stand for (scaled: if one is a multiple
+    of the other); with more digits than they can hide a difference in."""
     for trial in range(6):
         digits = 60
         for _ in range(2):
@@ -474,7 +481,8 @@ def inside(tree, x, name):
     op, *parts = tree if isinstance(tree, tuple) else (tree,)
     if op in ("\\RR", "\\emptyset"):
         return op == "\\RR"
-    if op in ("\\cup", "\\cap", "\\setminus", "-") or op in _JOINTS and all(part[0] == "chain" for part in parts):
+    relations = op in _JOINTS and all(part[0] in ("chain", *_JOINTS) for part in parts)
+    if relations or op in ("\\cup", "\\cap", "\\setminus", "-"):
         found = [inside(part, x, name) for part in parts]
         if op in ("\\setminus", "-"):
             return found[0] and not found[1]
@@ -506,9 +514,10 @@ def same_sets(g, p):
         raise Unreadable("several letters")
     edges = sorted({mp.mpf(0), *numbers_in(g), *numbers_in(p)})
     points = [mp.mpf(k) / 7 for k in range(-80, 80)] + [(a + b) / 2 for a, b in zip(edges, edges[1:])]
-    points += [edge + step for edge in edges for step in (-10 ** 6, -mp.mpf(10) ** -9, 0, mp.mpf(10) ** -9, 10 ** 6)]
+    near = mp.mpf(10) ** -9
+    points += [edge + step for edge in edges for step in (-10 ** 6, -near, 0, near, 10 ** 6)]
     found = [[inside(tree, x, min(names, default="")) for x in points] for tree in (g, p)]
-    return any(found[0]) and found[0] == found[1]                          # not x < 0, x > 1, which may mean "or"
+    return any(found[0]) and found[0] == found[1]          # x < 0, x > 1 may mean "or"
 
 def decimal(tree):
     """-0.5 as a Number, else None."""
@@ -520,21 +529,26 @@ def rounds(exact, rough, least=6):
     found = decimal(rough)
     return bool(found) and same_number(Number(Fraction(mp.nstr(constant(exact), 55)), 0, 0), found, least)
 
+def listed(op, *items):
+    """A list or set, with both of a \\pm b; named if it is x = 1, x = 2 (a list) or x = 1, y = 2 (tuple)."""
+    if any(leaves(item).count("±") > 1 for item in items):
+        raise Unreadable("signs that may or may not go together")
+    signs = {True: ("1", ("neg", "1")), False: ("1",)}
+    items = [meaning(replace(item, "±", sign)) for item in items for sign in signs["±" in leaves(item)]]
+    names = [item[1] for item in items if item[0] == "named"]
+    if len(set(names)) == 1 and items[0][0] == "named":
+        return ("named", names[0], (op, *(item[2] if item[0] == "named" else item for item in items)))
+    if len(set(names)) == len(items):
+        names, values = zip(*sorted((item[1:] for item in items), key=str))
+        return ("named", ("()", *names), ("()", *values))
+    return (op, *items)
+
 def meaning(tree):
-    """The value of 2 + 3 = 5; ("named", name, value) for x = 5, x \\in S, also for x = 1, x = 2 (one list) and x = 1,
-    y = 2 (a tuple); ("equation", a, b) for others; a \\pm b as two items of its list or set."""
-    if tree[0] in (*_JOINTS, "\\{\\}") or "±" in leaves(tree):
-        op, *items = tree if tree[0] in (*_JOINTS, "\\{\\}") else (",", tree)
-        if any(leaves(item).count("±") > 1 for item in items):
-            raise Unreadable("signs that may or may not go together")
-        items = [meaning(replace(item, "±", sign)) for item in items for sign in ("1", ("neg", "1"))[:1 + ("±" in leaves(item))]]
-        names = [item[1] for item in items if item[0] == "named"]
-        if len(set(names)) == 1 and items[0][0] == "named":
-            return ("named", names[0], (op, *(item[2] if item[0] == "named" else item for item in items)))
-        if len(set(names)) == len(items):
-            names, values = zip(*sorted((item[1:] for item in items), key=str))
-            return ("named", ("()", *names), ("()", *values))
-        return (op, *items)
+    """("named", name, value) for x = 5, x \\in S, and lists of them; ("equation", a, b); 5 for 2 + 3 = 5."""
+    if tree[0] in (*_JOINTS, "\\{\\}"):
+        return listed(*tree)
+    if "±" in leaves(tree):
+        return listed(",", tree)
     if tree[0] != "chain" or not set(tree[1].split()) <= {"=", "\\approx", "\\in"}:
         return tree
     ops, sides = tree[1].split(), tree[2:]
@@ -549,21 +563,22 @@ def meaning(tree):
         return ("equation", *sides)
     first = max(named, ops.index("\\approx") if "\\approx" in ops else len(ops)) + 1
     exact = sides[named:first]
-    same_sides = all(same(exact[-1], x) for x in exact[:-1]) and all(rounds(exact[-1], x, 1) for x in sides[first:])
-    if "\\in" in ops or not same_sides:
+    if "\\in" in ops or not all(same(exact[-1], x) for x in exact[:-1]):
+        raise Unreadable("not equal")
+    if not all(rounds(exact[-1], x, least=1) for x in sides[first:]):
         raise Unreadable("not equal")
     return ("named", sides[0], exact[-1]) if named else exact[-1]
 
 def same_value(g, p):
-    """Compare expressions. A unit may be missing in one of them; p % is p, or p / 100 if that is no integer."""
+    """Compare expressions. One of them may lack a unit; p % is p, or p / 100 if that is no integer."""
     for unit in {leaf for leaf in leaves(g) if leaf[0] == '"'} - set(leaves(p)):
         p = replace(p, unit[1:], unit)                                     # 5 J
     units = [{leaf for leaf in leaves(tree) if leaf[0] == '"'} for tree in (g, p)]
     if ('"%' in units[0]) != ('"%' in units[1]):
         percent = constant(g if '"%' in units[0] else p, {'"%': 1})
-        rational = abs(percent * 2520000 - mp.nint(percent * 2520000)) < EPSILON
-        return rational and (percent >= 1 and agree(g, p, {'"%': 1})
-                             or percent % 100 != 0 and agree(g, p, {'"%': mp.mpf(1) / 100}))
+        simple = abs(percent * 2520000 - mp.nint(percent * 2520000)) < EPSILON               # no root of 2 %
+        return simple and leaves(("", g, p)).count('"%') == 1 and (percent >= 1 and agree(g, p, {'"%': 1})
+            or percent % 100 != 0 and agree(g, p, {'"%': mp.mpf(1) / 100}))
     one_sided = not all(units) or units[0] | units[1] < {'"\\degree', '"C', '"F'}
     if agree(g, p, dict.fromkeys(units[0] | units[1], 1) if one_sided else ()):
         return True
@@ -572,7 +587,8 @@ def same_value(g, p):
 def paired(a, b):
     """True if the items of two lists can be paired, in any order."""
     for x in a:
-        found = next((i for i, y in enumerate(b) if ("\\{\\}" in (x[0], y[0])) <= (x[0] == y[0]) and same(x, y)), None)
+        fits = (i for i, y in enumerate(b) if (x[0] == "\\{\\}") == (y[0] == "\\{\\}") and same(x, y))
+        found = next(fits, None)
         if found is None:
             return False
         b = b[:found] + b[found + 1:]
@@ -586,7 +602,8 @@ def same(g, p):
     kinds = g[0], p[0]
     if "choice" in kinds:
         (letter, value), (other, claim) = (t[1:] if t[0] == "choice" else (t, t) for t in (g, p))
-        return letter == other and same(value, claim) if kinds[0] == kinds[1] else letter == other or same(value, claim)
+        agreed = letter == other, same(value, claim)
+        return all(agreed) if kinds[0] == kinds[1] else any(agreed)
     if all(kind in ("named", "equation") for kind in kinds):
         if g[1] == p[1] and "equation" not in kinds:
             return same(g[2], p[2])
@@ -608,16 +625,15 @@ def same(g, p):
     for a, b in ((g, p), (p, g)):
         if a[0] == "\\{\\}" and len(a) == 2 and is_value(b):
             return same(a[1], b)
-        if a[0] == ":" and len(a) == 3 and is_value(b) and not re.fullmatch(r"\d\d", str(a[2])):       # no time of day
+        if a[0] == ":" and len(a) == 3 and is_value(b) and not re.fullmatch(r"\d\d", str(a[2])):  # not 12:30
             return constant(b) % 1 != 0 and same_value(("/", *a[1:]), b)
     if kinds[0] == kinds[1] and kinds[0] in ("()", "[]", "(]", "[)", ":", "matrix", "&"):
         return len(g) == len(p) and all(map(same, g[1:], p[1:]))
     if kinds[0] == kinds[1] == "chain" and g[1] == p[1] and all(map(same, g[2:], p[2:])):
         return True
-    if all(kind in (*_JOINTS, "\\{\\}") for kind in kinds):
-        ordered = kinds[0] == kinds[1] or not any(item[0] == "chain" for item in g)
-        if ordered and paired(g[1:], p[1:]):
-            return True
+    lists = all(kind in (*_JOINTS, "\\{\\}") for kind in kinds)
+    if lists and (kinds[0] == kinds[1] or g[1][0] != "chain") and paired(g[1:], p[1:]):
+        return True
     return not is_value(g) and not is_value(p) and same_sets(g, p)
 
 # --- answers ------------------------------------------------------------------------------------------------
@@ -625,15 +641,12 @@ def same(g, p):
 def readings(text):
     """The trees of an answer: 1,234 is a number or a list."""
     joined = re.sub(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)", lambda m: m[0].replace(",", ""), text)
-    if re.search(r"[(\[]|\\\{", text):
-        joined = text
-    found = []
+    joined = text if re.search(r"[(\[]|\\\{", text) else joined
     for variant in {joined} if ",0" in text else {text, joined}:
         try:
-            found.append(read(tokenize(variant)))
+            yield read(tokenize(variant))
         except (Unreadable, RecursionError):
             pass
-    return found
 
 def readable(answer):
     """False for a gold answer that is empty or broken: such a problem must never be scored as right."""

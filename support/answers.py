@@ -241,11 +241,11 @@ class Reader:
             elif op in ("&", "\\row"):
                 left = (op, *(left[1:] if left[0] == op else (left,)), self.tree(_BINDS[op]))
             elif op in _JOINTS:
-                joints = {left[0], op, self.accept('"and', '"or')} & {'"and', '"or'}
-                if len(joints) > 1:
+                op = self.accept('"and', '"or') or op
+                if {left[0], op} == {'"and', '"or'}:
                     raise Unreadable("and, or")
                 items = left[1:] if left[0] in _JOINTS else (left,)
-                left = (max(joints, default=","), *items, self.tree(3))
+                left = (op if op != "," or left[0] not in _JOINTS else left[0], *items, self.tree(3))
             elif op in _RELATIONS:
                 ops, sides = (left[1], left[2:]) if left[0] == "chain" else ("", (left,))
                 left = ("chain", f"{ops} {op}".strip(), *sides, self.tree(4))
@@ -336,8 +336,8 @@ class Reader:
         self.bars = outer
         if opening == "\\{" and close != "\\}":
             condition, _ = self.tree(), self.expect("\\}")
-            bare = isinstance(inside, str) or inside[0] == "chain" and inside[3:] == ("\\RR",)
-            return condition if bare else (",", inside, condition)
+            name = inside[2] if inside[0] == "chain" and inside[3:] == ("\\RR",) else inside
+            return condition if name in letters(condition) else (",", inside, condition)
         if opening + close in ("()", "[]") and inside[0] != ",":
             return inside
         if opening + close in ("(]", "[)") and inside[0] != ",":
@@ -412,7 +412,7 @@ class Values:
 
     def __call__(self, tree):
         try:
-            value = mp.mpmathify(self.rule(tree))
+            value = mp.mpmathify(self.known[tree] if tree in self.known else self.value(tree))
         except (ArithmeticError, ValueError, TypeError, KeyError) as error:
             raise Unreadable(str(error)) from None
         self.scale = max(self.scale, abs(mp.mag(value)) if value else 0)
@@ -420,9 +420,7 @@ class Values:
             raise Unreadable("too large")
         return value
 
-    def rule(self, tree):
-        if tree in self.known:
-            return self.known[tree]
+    def value(self, tree):
         if tree[0] in _NAMES or isinstance(tree, str) and (tree[0] == '"' or _LETTER.fullmatch(tree)):
             self.letters.add(tree)
             random = Random(f"{tree} {self.trial}")
@@ -465,13 +463,12 @@ def is_value(tree):
 def is_name(tree):
     """x, x_1, f(2), P(X=2), (x, y), the lengths AB, |AB|, AB:CD and AB/CD; but not xy, |x|, x^2."""
     op, *parts = tree
-    if isinstance(tree, str) or op == "call":
-        return op == "call" or bool(_LETTER.fullmatch(tree))
-    if op == " ":
-        return all(part[0] == " " and is_name(part) or re.fullmatch("[A-Z]", str(part)) for part in parts)
-    if op in ("/", ":", "||"):
-        return all(part[0] == " " and is_name(part) for part in parts)
-    return op in ("_", "'", "()") and all(map(is_name, parts if op == "()" else parts[:1]))
+    if isinstance(tree, str):
+        return bool(_LETTER.fullmatch(tree)) and tree != "\\pi"
+    if op in (" ", "/", ":", "||"):
+        capitals = [op == " " and re.fullmatch("[A-Z]", str(part)) for part in parts]
+        return all(capital or part[0] == " " and is_name(part) for capital, part in zip(capitals, parts))
+    return op == "call" or op in ("_", "'") and is_name(parts[0]) or op == "()" and all(map(is_name, parts))
 
 _TESTS = {"<": lambda d: d > EPSILON, "\\le": lambda d: d > -EPSILON, ">": lambda d: d < -EPSILON,
           "\\ge": lambda d: d < EPSILON, "\\ne": lambda d: abs(d) > EPSILON}
@@ -584,6 +581,12 @@ def same_value(g, p):
         return True
     return not letters(g, p) and not any(units) and (rounds(g, p) or rounds(p, g))
 
+def unnamed(tree):
+    """What a name stands for; x_1 = 1, x_2 = 2 is a list."""
+    _, name, value = tree
+    indexed = name[0] == "()" and len({x[1] if x[0] == "_" else x for x in name[1:]}) == 1
+    return (",", *value[1:]) if indexed else value
+
 def paired(a, b):
     """True if the items of two lists can be paired, in any order."""
     for x in a:
@@ -612,12 +615,8 @@ def same(g, p):
             return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
         a, b = (("-", ("*", a, b[2]), b[1]) if b[0] == "/" else ("-", a, b) for _, a, b in (g, p))
         return is_value(a) and is_value(b) and agree(a, b, scaled=True)
-    for t, other in ((g, p), (p, g)):
-        if t[0] in ("named", "in") and kinds[0] != kinds[1]:
-            _, name, value = t
-            if name[0] == "()" and len({x[1] if x[0] == "_" else x for x in name[1:]}) == 1:
-                value = (",", *value[1:])                                  # x_1 = 1, x_2 = 2
-            return same(value, other) if t is g else same(other, value)
+    if kinds[0] != kinds[1] and {"named", "in"} & set(kinds):
+        return same(*(unnamed(t) if t[0] in ("named", "in") else t for t in (g, p)))
     if "equation" in kinds or "words" in kinds:
         return False
     if is_value(g) and is_value(p):

@@ -79,6 +79,15 @@ def metrics(run_folder: Path) -> list[dict]:
             for line in open(run_folder / "metrics.jsonl")]
 
 
+def start_training():
+    """What `python train.py` does, in this process."""
+    try:
+        cfg = train.parse_args(sys.argv[1:], train.Config, train.PRESETS)
+    except ValueError as error:
+        train.refuse(error)
+    train.main(cfg)
+
+
 def rank_main(folder: Path, options: list[str], rank: int, ranks: int, port: int, fault: tuple):
     os.chdir(folder)
     log = os.open(f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -88,7 +97,7 @@ def rank_main(folder: Path, options: list[str], rank: int, ranks: int, port: int
     sys.argv = ["train.py", *options]
     if fault:
         FAULTS[fault[0]](rank, *fault[1:])
-    train.main(train.parse_args(sys.argv[1:], train.Config, train.PRESETS))
+    start_training()
 
 
 # --- faults -----------------------------------------------------------------------------------------------
@@ -233,4 +242,4 @@ FAULTS = {function.__name__: function for function in
 if __name__ == "__main__":  # under torchrun: faulty.py '["kill_in", ...]' OPTIONS
     name, *arguments = json.loads(sys.argv.pop(1))
     FAULTS[name](int(os.environ["RANK"]), *arguments)
-    train.main(train.parse_args(sys.argv[1:], train.Config, train.PRESETS))
+    start_training()

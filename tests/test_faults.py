@@ -18,8 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, CohereConfig, CohereForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import train
-from faulty import PHASES, ROOT, SMALL, finish, metrics, output, prepare, run, start
-from test_train import start_training
+from faulty import PHASES, ROOT, SMALL, finish, metrics, output, prepare, run, start, start_training
 
 STEPS = ["--max_steps", "5"]
 TARGET = ["--loss", "entropy_bonus", "--entropy_target", "0.4"]  # a coefficient that has to go on where it was

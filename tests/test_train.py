@@ -20,7 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "tests"))
 import train
+from faulty import start_training
 from loss import ADVANTAGES, LOSSES, SELECT, masked_mean
 from support import batches
 from support.options import gpu_memory, set_environment
@@ -47,15 +49,6 @@ def run_training(tmp_path, *options, ranks: int = 1) -> list[dict]:
                           capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in open(tmp_path / "runs/run/metrics.jsonl")]
-
-
-def start_training():
-    """What `python train.py` does, in this process."""
-    try:
-        cfg = train.parse_args(sys.argv[1:], train.Config, train.PRESETS)
-    except ValueError as error:
-        train.refuse(error)
-    train.main(cfg)
 
 
 def without_times(metrics: list[dict]) -> list[dict]:

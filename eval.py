@@ -35,7 +35,7 @@ import reward
 from support import figures
 from support.answers import readable
 from support.batches import start_distributed
-from support.figures import read_jsonl, read_runs, warn
+from support.figures import newest_export, read_jsonl, read_runs, warn
 from support.samplers import HFSampler, VLLMSampler, decode, entropy_of
 
 # === Evaluation ===============================================================================================
@@ -149,15 +149,6 @@ def answer_text(answer) -> str:
     if isinstance(answer, float) and answer.is_integer():    # AMC: 27.0
         return str(int(answer))
     return str(answer)
-
-def newest_export(model: str) -> str:
-    """Of a run folder: hf/step_*; everything else is returned as it is. ValueError if the run has none."""
-    if not Path(model, "metrics.jsonl").exists():
-        return model
-    exports = sorted(Path(model).glob("hf/step_??????"))
-    if not exports:
-        raise ValueError(f"{model}: this run has no export in hf/ yet")
-    return str(exports[-1])
 
 def load_tokenizer(model):
     try:

@@ -12,8 +12,6 @@ keyword: a field of train.py's Config, `entropy` or `ref_logprobs`; the trainer 
 
     token_loss, stats = kl_cov(logprobs, old_logprobs, advantages, mask, kl_cov_ratio=2e-3, ppo_kl_coef=1.0)
     masked_mean(token_loss, mask).backward()
-
-A method of your own is a function here and its name in LOSSES; if it picks tokens, a second one in SELECT.
 """
 
 import torch
@@ -80,8 +78,6 @@ def zero_variance(rewards: Tensor) -> Tensor:
 
 def grpo_advantages(rewards: Tensor, normalize_std: bool = True) -> Tensor:
     """(r - mean) / (std + 1e-6) in each group (Shao et al. 2024), std with ddof 1; equal rewards: exactly 0.
-
-    `normalize_std=False` leaves the division out (Liu et al. 2025).
 
     >>> grpo_advantages(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
     tensor([[ 0.7071, -0.7071],

@@ -3,8 +3,7 @@
     score_batch(responses, problems, workers=2)       # [Score(reward, status, answer), ...] in the same order
 
 Plain numbers and countdown are exact arithmetic on at most 300 characters and are judged on the spot.
-Expressions and programs go to worker processes, which may hang, eat memory or die: that costs the response its
-reward.
+Expressions and programs go to worker processes, which may hang, eat memory or die: it costs the response its reward.
 """
 import atexit
 import ctypes
@@ -38,7 +37,7 @@ MAX_ANSWER = 300                      # characters; a longer answer is right onl
 
 class Score(NamedTuple):
     reward: float                     # 1.0 or 0.0
-    status: str                       # one of STATUSES
+    status: str                       # of STATUSES
     answer: str | None                # what was judged
 
 # --- prompt and answer extraction ---------------------------------------------------------------------------
@@ -56,11 +55,14 @@ def format_prompt(problem, tokenizer):
     if getattr(tokenizer, "chat_template", None):
         template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
         try:
-            text = template([{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}])
-        except TemplateError:                              # it knows no system role
-            text = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
-        return tokenizer(text, add_special_tokens=False).input_ids         # the template wrote the BOS
-    return tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
+            chat = template([{"role": "system", "content": INSTRUCTIONS[task]}, {"role": "user", "content": text}])
+        except TemplateError:
+            chat = ""
+        if INSTRUCTIONS[task] not in chat:                 # it knows no system role: it raises, or leaves it out
+            chat = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
+        return tokenizer(chat, add_special_tokens=False).input_ids         # the template wrote the BOS
+    ids = tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
+    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids       # some tokenizers end every text with it
 
 # --- countdown ----------------------------------------------------------------------------------------------
 
@@ -120,8 +122,7 @@ class Worker:
             self.process.stdin.flush()
             answered = select.poll()                       # select takes no descriptor above 1,023
             answered.register(self.process.stdout, select.POLLIN)
-            last_resort = 100 * item.get("limits", [timeout])[0] + 600                 # seconds
-            if answered.poll(1000 * last_resort):
+            if answered.poll(1000 * (100 * item.get("limits", [timeout])[0] + 600)):   # a last resort, ms
                 return json.loads(self.process.stdout.readline())
         except (OSError, ValueError):                      # it is dead
             pass
@@ -131,8 +132,10 @@ class Worker:
 
 @atexit.register
 def stop_workers():
-    for worker in _started:
-        worker.stop()
+    while _started:
+        _started.pop().stop()
+    while not _free.empty():                               # a stopped one would start itself again
+        _free.get()
 
 def start_workers(workers):
     """Start the pool, or enlarge it; call it before CUDA starts. RuntimeError if a worker misjudges."""
@@ -185,9 +188,8 @@ def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
             for (key, places), status in zip(todo.items(), threads.map(judge, todo)):
                 for i in places:
                     looks[i] = key[0], status
-    cut = truncated or [False] * len(looks)
     return [Score(float(status == "right"), "truncated" if c and status != "right" else status, answer)
-            for (answer, status), c in zip(looks, cut, strict=True)]
+            for (answer, status), c in zip(looks, truncated or [False] * len(looks), strict=True)]
 
 def verify_math(response, answer):
     """True if the last box of the response holds the answer."""
@@ -305,8 +307,7 @@ def load_problems(path):
                                   if not isinstance(row[name], kinds.get(name, object))
                                   or name == "numbers" and not all(isinstance(n, int) for n in row[name])]
         except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-            missing = [f"{str(row)[:80]!r} is no JSON object in UTF-8, one object a line, "
-                       f"whose task is one of {list(FIELDS)}"]
+            missing = [f"{str(row)[:60]!r} is no JSON object (one object a line, UTF-8) of a task in {list(FIELDS)}"]
         if missing:
             raise ValueError(f"{path}, row {i}: {missing[0]}")
         if row["problem"] in seen:
@@ -330,8 +331,7 @@ def load_problems(path):
 def load_data(train, val, tokenizer, max_tokens):
     """-> training problems, {source: validation problems}. val: paths or hub ids, comma-separated. Training prompts
     of more than max_tokens are left out; ValueError for two sets of one name, and where no prompt fits."""
-    def fits(problem):
-        return len(format_prompt(problem, tokenizer)) <= max_tokens
+    fits = lambda problem: len(format_prompt(problem, tokenizer)) <= max_tokens
     problems, val_sets = load_problems(train), [load_problems(path) for path in val.split(",")]
     vals = {val_set[0]["source"]: val_set for val_set in val_sets}
     if len(vals) < len(val_sets):

@@ -103,7 +103,6 @@ if __name__ == "__main__":  # before the imports that take seconds: --help and a
 import functools
 import inspect
 import itertools
-import math
 import os
 import signal
 import time
@@ -124,9 +123,9 @@ from loss import (ADVANTAGES, LOSSES, SELECT, implicit_prm_loss, logprobs_and_en
 from support.batches import (MiniBatch, Response, any_rank, derive_seed, make_response, mini_batches,
                              start_distributed)
 from support.checkpoints import Checkpoints, digest, fingerprint, last_line, shuffled_epochs
-from support.mechanism import measure_groups, measure_update, rollout_metrics, timed
-from support.run_folder import RunFolder, finish, finish_step
-from support.samplers import decode, load_tokenizer, make_sampler
+from support.mechanism import follow_entropy_target, measure_groups, measure_update, rollout_metrics, timed
+from support.run_folder import RunFolder, check_sampler, finish, finish_step
+from support.samplers import check_logits, decode, load_tokenizer, make_sampler, warn_of_lost_letters
 
 # === The policy: a Hugging Face causal LM under FSDP2, with log-probs and entropy computed in chunks ==========
 
@@ -170,8 +169,7 @@ class Policy(nn.Module):
 def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
     """fp32 master weights; bf16 compute on a GPU, fp32 on a CPU. Sharded block by block, then the root.
 
-    FSDP casts to bf16, too. A CPU process of its own needs neither: a small model's update is a fifth faster without.
-    ValueError, one line, for a model that cannot be loaded.
+    A CPU process of its own needs no FSDP: a small model's update is a fifth faster. ValueError: it cannot be loaded.
     """
     try:
         model = AutoModelForCausalLM.from_pretrained(cfg.model, dtype="auto", trust_remote_code=cfg.trust_remote_code)
@@ -179,10 +177,13 @@ def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
         raise ValueError(f"--model {cfg.model}: {last_line(error)}") from None
     if not hasattr(model.base_model, "layers"):
         raise ValueError(f"--model {cfg.model}: this architecture is not supported: its decoder has no .layers")
+    model.config.tie_word_embeddings = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     if cfg.grad_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()  # transformers recomputes in training mode only; these models have no dropout
+        for layer in model.base_model.layers:
+            layer.training = True  # transformers recomputes in training mode only; dropout inside stays off
     policy = Policy(model, len(tokenizer), cfg.temperature)
+    check_logits(policy, cfg.model)
     if device.type == "cuda" or dist.get_world_size() > 1:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if device.type == "cuda" else None,
@@ -194,16 +195,9 @@ def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
 def hf_weights(policy: Policy, dtype: torch.dtype):
     """(HF name, full tensor) one at a time. Collective: every rank has to consume it to the end."""
     policy.reshard()
-    tied, embedding = policy.model.config.tie_word_embeddings, None
-    for name, p in policy.model.state_dict().items():
-        if tied and name == "lm_head.weight":
-            yield name, embedding
-            continue
+    for name, p in policy.model.state_dict().items():  # tied ones under each of their names
         p = p.detach().to(dtype) if p.is_floating_point() else p  # a buffer may hold integers
-        p = p.full_tensor() if isinstance(p, DTensor) else p
-        if tied and name.endswith("embed_tokens.weight"):
-            embedding = p
-        yield name, p
+        yield name, p.full_tensor() if isinstance(p, DTensor) else p
 
 # === Set-up ===================================================================================================
 
@@ -217,6 +211,7 @@ class Run:
         self.tokenizer = load_tokenizer(cfg, vllm)
         problems, self.vals = reward.load_data(cfg.train_data, cfg.val_data, self.tokenizer, cfg.max_prompt_tokens)
         everything = [*problems, *itertools.chain(*self.vals.values())]
+        warn_of_lost_letters(self.tokenizer, everything)
         if any(problem["task"] != "countdown" for problem in everything):
             reward.start_workers(cfg.score_workers)  # before CUDA
         self.device = start_distributed()
@@ -288,8 +283,6 @@ def rollout(run: Run) -> list[list[Response]]:
     run.sampler.sleep()
     groups = groups[:cfg.prompts_per_step]
     run.metrics |= rollout_metrics(run.sampled, rounds, reward.STATUSES) | {"rollout/groups": len(groups)}
-    if not groups:
-        run.folder.say(f"step {run.metrics['step']}: every group is all right or all wrong; no update")
     return groups
 
 @timed("gen")
@@ -394,13 +387,6 @@ def log_probs(run: Run, groups: list[list[Response]]) -> list[MiniBatch]:
             mini.tokens[name] = mini.over_all_ranks([getattr(m, name) for m in mini.batches])
     return minis
 
-def follow_entropy_target(run: Run):
-    """--entropy_target: the weight of the entropy bonus, by an integral controller."""
-    if run.targets and "actor/entropy" in run.metrics:
-        gap = run.targets[min(run.metrics["step"], len(run.targets)) - 1] - run.metrics["actor/entropy"]
-        if math.isfinite(gap):
-            run.state["entropy_coeff"] = max(0.0, run.state["entropy_coeff"] + run.cfg.entropy_gain * gap)
-
 # === 4. Update: select tokens, then an optimizer step on one mini-batch of all ranks ==========================
 
 def asked_for(function, cfg: Config, **given) -> dict:
@@ -494,6 +480,7 @@ def main(cfg: Config):
         set_advantages(run, groups)
         minis = log_probs(run, groups)
         measure_groups(run, groups, minis)
+        check_sampler(run)
         follow_entropy_target(run)
 
         # ==== 4. update: one optimizer step on each mini-batch, on the tokens of all ranks ====================

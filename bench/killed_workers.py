@@ -63,7 +63,6 @@ def run(items, kills, workers=2, seed=0):
     done.set()
     killer.join()
     reward.stop_workers()
-    reward._started.clear()
     time.sleep(1)
     commands, files = left(folder)
     os.rmdir(folder) if not files else None

@@ -95,10 +95,13 @@ class MiniBatch:
 
 
 def mini_batches(groups: list[list[Response]], size: int, budget: int, device: torch.device) -> list[MiniBatch]:
-    """`size` groups each, in order; the last may be smaller."""
-    minis = []
-    for start in range(0, len(groups), size):
-        part = groups[start:start + size]
+    """`size` groups each, in order. A rest of less than half of it joins the one before: AdamW's steps are alike in length,
+    however few tokens they are a mean of."""
+    minis, starts = [], list(range(0, len(groups), size))
+    if len(starts) > 1 and 2 * (len(groups) - starts[-1]) < size:
+        del starts[-1]
+    for start, end in zip(starts, [*starts[1:], len(groups)]):
+        part = groups[start:end]
         minis.append(MiniBatch(part, *micro_batches([r for group in part for r in group], budget, device), len(minis)))
     return minis
 

@@ -5,6 +5,8 @@ import itertools
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -69,13 +71,17 @@ def save_hf(policy, weights, tokenizer, folder: Path, dtype: torch.dtype) -> boo
     A full disk is reported and stops nothing. Collective. -> False on rank 0 if the folder could not be written
     """
     keep, saved = dist.get_rank() == 0, True
-    state = {name: p.cpu() for name, p in weights if keep}
+    tensors = policy.model.state_dict(keep_vars=True)
+    first = {id(p): name for name, p in reversed(tensors.items())}  # a tied one is saved under its first name
+    state = {name: p.cpu() for name, p in weights if keep and first[id(tensors[name])] == name}
     if keep:
-        if policy.model.config.tie_word_embeddings:
-            state.pop("lm_head.weight", None)
         tmp = folder.with_suffix(".tmp")
         shutil.rmtree(tmp, ignore_errors=True)
         try:
+            try:
+                policy.model.generation_config.validate(strict=True)
+            except ValueError:  # a temperature without sampling can be loaded, but not saved
+                policy.model.generation_config.do_sample = True
             policy.model.save_pretrained(tmp, state_dict=state)
             policy.model.config.dtype = dtype  # save_pretrained wrote the master weights'
             policy.model.config.save_pretrained(tmp)
@@ -90,9 +96,13 @@ def save_hf(policy, weights, tokenizer, folder: Path, dtype: torch.dtype) -> boo
     return saved
 
 
-def sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
+def sha256(paths: list[Path]) -> dict[str, str]:
+    """name -> digest; side by side, for the files of a big model are hundreds of GB."""
+    def one(path):
+        with open(path, "rb") as f:
+            return path.name, hashlib.file_digest(f, "sha256").hexdigest()
+    with ThreadPoolExecutor(8) as threads:
+        return dict(threads.map(one, paths))
 
 
 class Checkpoints:
@@ -104,7 +114,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int):
         self.folder, self.keep, self.rank0 = folder, keep, dist.get_rank() == 0
-        self.group = dist.new_group(backend="gloo")  # saving talks beside the training, so it has its own group
+        # saving talks beside the training, so it has its own group; rank 0 hashes while the others wait
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(hours=2))
         self.saving = None
 
     def save(self, models: dict, state: dict):
@@ -114,6 +125,8 @@ class Checkpoints:
         """
         self.wait()
         target = self.folder / f"step_{state['step']:06d}"
+        if target.exists():
+            return
         written = dcp.async_save(training_tensors(models), checkpoint_id=target.with_suffix(".tmp"),
                                  process_group=self.group)
         self.saving = threading.Thread(target=self._finish, args=(written, target, json.dumps(state)))
@@ -126,7 +139,7 @@ class Checkpoints:
         try:
             if error is None:
                 (tmp / "state.json").write_text(state)
-                manifest = {path.name: sha256(path) for path in sorted(tmp.iterdir())}
+                manifest = sha256(sorted(tmp.iterdir()))
                 (tmp / "manifest.json").write_text(json.dumps(manifest, indent=1))
                 tmp.rename(target)
                 for old in sorted(self.folder.glob("step_??????"))[:-self.keep]:
@@ -191,7 +204,8 @@ def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint folder; None if it is complete."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        wrong = [name for name, digest in manifest.items() if sha256(path / name) != digest]
+        digests = sha256([path / name for name in manifest])
+        wrong = [name for name in manifest if digests[name] != manifest[name]]
     except (OSError, ValueError) as error:
         return f"incomplete ({error})"
     return f"{wrong[0]} does not match its checksum" if wrong else None

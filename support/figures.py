@@ -27,6 +27,15 @@ def read_jsonl(path) -> list[dict]:
                 raise ValueError(f"{path}, line {i}: not a JSON object") from None
     return rows
 
+def newest_export(model: str) -> str:
+    """Of a run folder: hf/step_*; everything else is returned as it is. ValueError if the run has none."""
+    if not Path(model, "metrics.jsonl").exists():
+        return model
+    exports = sorted(Path(model).glob("hf/step_??????"))
+    if not exports:
+        raise ValueError(f"{model}: this run has no export in hf/ yet")
+    return str(exports[-1])
+
 class NoEvaluations(ValueError):
     """A run without the validation set that is asked for."""
 

@@ -30,6 +30,7 @@ responses. The names in metrics.jsonl (verl's prefixes; step 0 is the base model
 """
 
 import contextlib
+import math
 import time
 
 import numpy as np
@@ -84,6 +85,14 @@ def measure_groups(run, groups: list[list], minis: list):
         if run.evaluates and run.cfg.probe_states:
             run.probe = Probe(run.policy, groups, run.cfg.mini_batch_prompts * run.cfg.group_size, run.cfg.probe_states,
                               run.cfg.micro_batch_tokens, run.device)
+
+
+def follow_entropy_target(run):
+    """--entropy_target: the weight of the entropy bonus, by an integral controller."""
+    if run.targets and "actor/entropy" in run.metrics:
+        gap = run.targets[min(run.metrics["step"], len(run.targets)) - 1] - run.metrics["actor/entropy"]
+        if math.isfinite(gap):
+            run.state["entropy_coeff"] = max(0.0, run.state["entropy_coeff"] + run.cfg.entropy_gain * gap)
 
 
 @timed("measure")

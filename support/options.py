@@ -13,6 +13,8 @@ import os
 import re
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +36,7 @@ class Bookkeeping:
     trust_remote_code: bool = False  # run the Python code that a model brings along
     score_workers: int = 2  # verifier processes a rank
     score_timeout: float = 5.0  # seconds a response
+    max_logprob_diff: float = 0.1  # nats a token, sampler against trainer: above it a run stops; 0: never (bf16: 0.01 to 0.03)
     probe_states: int = 2048  # states whose entropy change is compared with the theory; 0: off
     samples_every: int = 10  # steps between files of samples
     save_every: int = 0  # steps between HF exports; 0: only at the end
@@ -233,8 +236,36 @@ def run_path(cfg) -> Path:
     return Path(cfg.resume) if cfg.resume else Path("runs") / (cfg.name or f"{cfg.loss}-seed{cfg.seed}")
 
 
+def set_environment(cfg):
+    """What torch and huggingface_hub read when they are imported. A hub that does not answer counts as offline: what is
+    cached is used, and what is not is refused at once."""
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if all(map(os.path.exists, [cfg.model, cfg.train_data, *cfg.val_data.split(",")])) or "HF_HUB_OFFLINE" in os.environ:
+        return
+    try:
+        urllib.request.urlopen(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout=10).close()
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except (OSError, ValueError):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def gpu_memory(cfg, config, n_params: int, world_size: int, size: float, vllm: bool) -> float:
+    """GB that the fuller one of generation and update takes on a GPU of `size` GB: sharded fp32 weights and moments,
+    beside vLLM's share or the plain sampler's copy and cache, or beside gradients, kept layer inputs and whole tensors."""
+    prime, own = cfg.advantage == "prime", n_params / world_size / 1e9
+    state = own * (12 + 16 * prime + 4 * (cfg.loss == "ref_kl"))
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    cache = 512 * (cfg.max_prompt_tokens + cfg.max_response_tokens) * config.num_hidden_layers * heads * head_dim * 4 / 1e9
+    generate = cfg.gpu_memory_utilization * size if vllm else 2 * n_params / 1e9 + cache
+    inputs = cfg.micro_batch_tokens * config.hidden_size * config.num_hidden_layers * 2 / 1e9
+    return state + max(generate, 4 * own + inputs + 4 * config.vocab_size * config.hidden_size / 1e9)
+
+
 def announce(cfg):
-    """The first line, before anything is loaded."""
+    """The first line, before anything is loaded; and what the libraries have to find in the environment."""
+    set_environment(cfg)
     if os.environ.get("RANK", "0") != "0":
         return
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:

@@ -24,7 +24,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, config: dict, active: bool, resumed: int | None = None):
-        self.path, self.active, self.wandb = path, active, None
+        self.path, self.active, self.wandb, self.warned = path, active, None, False
         config = {key: value for key, value in config.items() if key != "resume"}
         # the numbers that matter come first: on 80 columns the end of the line is cut
         self.bar = tqdm(total=config["max_steps"], disable=not active, dynamic_ncols=True, initial=max(0, resumed or 0),
@@ -129,6 +129,20 @@ class RunFolder:
               f"next: python eval.py plot {self.path}")
 
 
+def check_sampler(run):
+    """Before the updates: a sampler that drifted from the model is named once, or ends the run (--max_logprob_diff)."""
+    diff = run.metrics.get("rollout/logprob_diff", 0.0)
+    text = f"step {run.metrics['step']}: the sampler's log-probs differ from the trainer's by {diff:.3g} nats a token"
+    if run.cfg.max_logprob_diff and not diff <= run.cfg.max_logprob_diff:
+        run.folder.write(run.metrics, run.sampled)
+        run.checkpoints.save(run.models, run.state)
+        run.checkpoints.wait()
+        sys.exit(f"stopped: {text}, --max_logprob_diff is {run.cfg.max_logprob_diff}; the sampler is not the model")
+    if diff > max(1e-3, 4 * torch.finfo(run.dtype).eps) and not run.folder.warned:
+        run.folder.warned = True
+        run.folder.say(f"{text}; rounding explains {4 * torch.finfo(run.dtype).eps:.1g}")
+
+
 def finish_step(run, minis: list):
     """Log, evaluate, save what is due."""
     cfg, step = run.cfg, run.metrics["step"]
@@ -145,7 +159,12 @@ def finish_step(run, minis: list):
     if run.evaluates:
         run.metrics |= run.validate()
     seconds.clear()
-    run.folder.write(run.metrics, run.sampled if due(cfg.samples_every) else None, rows)
+    if not minis:
+        rates = {key.partition("rate_")[2]: rate for key, rate in run.metrics.items() if "rate_" in key and rate}
+        run.folder.say(f"step {step}: every group is all right or all wrong; no update ("
+                       + ", ".join(f"{rate:.0%} {status}" for status, rate in rates.items()) + ")")
+    samples = due(cfg.samples_every) or cfg.samples_every and (step == 1 or not run.metrics["reward/acc"])
+    run.folder.write(run.metrics, run.sampled if samples else None, rows)
     run.state["step"] = step
     run.stopped = any_rank(bool(run.signals), run.device)
     if run.stopped or due(cfg.checkpoint_every) or cfg.checkpoint_every and step == cfg.max_steps:

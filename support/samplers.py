@@ -3,13 +3,17 @@
 import contextlib
 import os
 import random
+import sys
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
 from transformers.utils import logging
+
+from support.options import gpu_memory
 
 logging.disable_progress_bar()  # a bar a weight file says nothing of the run
 
@@ -27,13 +31,35 @@ def entropy_of(logits) -> torch.Tensor:
 
 
 def eos_token_ids(model, tokenizer, trust_remote_code=False) -> list[int]:
-    """Every id that ends a response: generation_config's (there may be several) and the tokenizer's."""
+    """Every id that ends a response: generation_config's (there may be several), the tokenizer's, the chat template's."""
     try:
         ids = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:   # the folder has no generation_config.json
         ids = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).eos_token_id
     ids = ids if isinstance(ids, list) else [ids]
-    return sorted({i for i in ids + [tokenizer.eos_token_id] if i is not None})
+    return sorted({i for i in [*ids, tokenizer.eos_token_id, end_of_turn(tokenizer)] if i is not None})
+
+
+def end_of_turn(tokenizer) -> int | None:
+    """The token that the chat template writes after an assistant's turn (<|im_end|>): base models seldom name it as EOS."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "ANSWER"}]
+    with contextlib.suppress(TemplateError):
+        after = tokenizer.apply_chat_template(turns, tokenize=False).partition("ANSWER")[2].lstrip()
+        ids = tokenizer(after, add_special_tokens=False).input_ids
+        return ids[0] if ids and ids[0] in tokenizer.get_added_vocab().values() else None
+
+
+def warn_of_lost_letters(tokenizer, problems: list[dict]):
+    """Once, naming a row: a tokenizer without letters reads "Tom has 3 bags of 7 apples" as "37"."""
+    letters = lambda text: sum(map(str.isalnum, text))
+    for problem in problems if os.environ.get("RANK", "0") == "0" else []:
+        text = problem["problem"]
+        read = tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
+        if letters(read) < letters(text):
+            print(f"warning: the tokenizer loses letters: it reads {text[:80]!r} as {read[:80]!r}", file=sys.stderr)
+            return
 
 
 def decode(tokenizer, token_ids, prompt_ids):
@@ -56,8 +82,6 @@ def load_tokenizer(cfg, vllm: bool):
     except Exception as error:  # each kind of missing or broken file raises its own
         raise ValueError(f"--model {model}: {error}") from None
     limit = getattr(config, "max_position_embeddings", None)
-    scaled = [field for field in ("final_logit_softcapping", "logits_scaling", "logit_scale")
-              if getattr(config, field, None) not in (None, 1)]
     reason = None
     if not tokenizer("1").input_ids:  # transformers makes an empty one where the files are missing
         reason = "its tokenizer is empty; is tokenizer.json there?"
@@ -65,16 +89,35 @@ def load_tokenizer(cfg, vllm: bool):
         reason = f"the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}"
     elif not eos_token_ids(model, tokenizer, cfg.trust_remote_code):
         reason = "neither the tokenizer nor generation_config.json name an EOS token; no response would end"
-    elif scaled:
-        reason = f"{scaled[0]} is {getattr(config, scaled[0])}; the log-probs computed here would ignore it"
     elif vllm and config.vocab_size - len(tokenizer) > 1024:
         reason = (f"{config.vocab_size - len(tokenizer)} ids are past the tokenizer's {len(tokenizer)}, and vLLM can "
                   "exclude 1,024: take --sampler hf, or cut the embedding")
     elif limit and n_tokens > limit:
         reason = f"{limit} positions, but --max_prompt_tokens + --max_response_tokens are {n_tokens}"
+    elif torch.cuda.is_available():
+        with torch.device("meta"):
+            n_params = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, **options).parameters())
+        size, world_size = torch.cuda.get_device_properties(0).total_memory / 1e9, int(os.environ.get("WORLD_SIZE", 1))
+        need = gpu_memory(cfg, config, n_params, world_size, size, vllm)
+        reason = need > size and f"{need:.0f} GB on each of {world_size} GPUs by a rough count, which have {size:.0f}"
     if reason:
         raise ValueError(f"--model {model}: {reason}")
     return tokenizer
+
+
+@torch.no_grad()
+def check_logits(policy, name: str):
+    """ValueError, one line, if the policy's logits are not the model's own: a soft cap, a multiplier, dropout."""
+    model, n_vocab = policy.model, policy.n_vocab
+    ids = torch.linspace(0, n_vocab - 1, 8).long()[None]                                       # [1, 8]
+    try:
+        own = model(input_ids=ids, use_cache=False).logits[0, :, :n_vocab].float()             # [8, V]
+    except Exception as error:  # each kind of broken model raises its own
+        raise ValueError(f"--model {name}: {(str(error).strip().splitlines() or [repr(error)])[-1]}") from None
+    ours = policy(ids, torch.tensor([1]), ids, ids >= 0, logits_only=True) * policy.temperature
+    if not (ours - own).abs().max() <= 4 * torch.finfo(model.dtype).eps * own.abs().max():
+        raise ValueError(f"--model {name}: this architecture is not supported: its logits are not those of its head "
+                         f"(a soft cap, a multiplier, dropout); they differ by {(ours - own).abs().max():.2g}")
 
 
 def make_sampler(cfg, tokenizer, device, dtype, vllm: bool):
@@ -100,6 +143,26 @@ class HFSampler:
         self.eos_ids = torch.tensor(eos_token_ids(model, tokenizer, trust_remote_code), device=device)
         self.dp_rank = dist.get_rank() if dist.is_initialized() else 0
         self.dp_size = dist.get_world_size() if dist.is_initialized() else 1
+        self.check(model)
+
+    @torch.inference_mode()
+    def check(self, name):
+        """ValueError, one line, for a cache that cannot be reordered (states of hybrids) or a model that reads padding."""
+        ids, total, count = torch.linspace(0, len(self.tokenizer) - 1, 9).long().tolist(), 0.0, 0
+        try:
+            prompts = [ids[:3], ids]
+            for prompt, group in zip(prompts, self.generate(prompts, n=2, max_tokens=10, temperature=1.0, seed=0)):
+                for s in group:
+                    whole = torch.tensor([prompt + s.token_ids], device=self.device)
+                    logits = self.model(input_ids=whole, use_cache=False).logits[0, len(prompt) - 1:-1, :len(self.tokenizer)]
+                    logprob = logits.float().log_softmax(-1)[range(len(s.token_ids)), s.token_ids]    # [T]
+                    total, count = total + (logprob.cpu() - torch.tensor(s.logprobs)).abs().sum().item(), count + len(logprob)
+            reason = "" if total / count < (1e-3 if self.model.dtype == torch.float32 else 0.1) else \
+                f"log-probs with its cache differ from those of one pass by {total / count:.2g} nats a token"
+        except Exception as error:  # each kind of cache raises its own
+            reason = f"{type(error).__name__}: {error}"
+        if reason:
+            raise ValueError(f"--model {name}: --sampler hf cannot sample from this architecture ({reason})")
 
     def generate(self, prompts, *, n, max_tokens, temperature, seed) -> list[list[Sample]]:
         """n responses to each of P tokenized prompts -> [P][n]. temperature 0 is greedy."""
@@ -196,9 +259,9 @@ class VLLMSampler:
     def __init__(self, model, tokenizer, *, dtype, tensor_parallel_size=1, max_model_len=None,
                  gpu_memory_utilization=0.3, seed=0, trust_remote_code=False):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # read when vLLM builds the engine
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        import vllm
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR" if rank else "WARNING")
+        import vllm
         self.dp_rank, self.dp_size = rank // tensor_parallel_size, world // tensor_parallel_size
         self.tokenizer, self.cuda = tokenizer, torch.cuda.is_available()
         self.stop_token_ids = eos_token_ids(model, tokenizer, trust_remote_code)

@@ -152,6 +152,18 @@ def nan_loss(rank: int, updates: tuple[int, ...], victim: int = 0):
     train.update, train.LOSSES["grpo"] = counting, poisoned
 
 
+def drifting_sampler(rank: int, factors: tuple[float, ...]):
+    """After sync i the sampler's output matrix is the policy's times factors[i]."""
+    load, left = samplers.HFSampler.load, list(factors)
+
+    def drifted(sampler, weights):
+        load(sampler, weights)
+        if left:
+            sampler.model.get_output_embeddings().weight.data.mul_(left.pop(0))
+
+    samplers.HFSampler.load = drifted
+
+
 def full_disk(rank: int, filler: str, first: int, last: int):
     """Not a byte is left on the disk that holds `filler`, between the metrics of step `first` - 1 and of step `last`."""
     write, filler = train.RunFolder.write, Path(filler)
@@ -215,7 +227,7 @@ def kill_verifiers(rank: int, every: float):
 
 
 FAULTS = {function.__name__: function for function in
-          (kill_in, nan_loss, full_disk, strange_batches, kill_verifiers)}
+          (kill_in, nan_loss, drifting_sampler, full_disk, strange_batches, kill_verifiers)}
 
 
 if __name__ == "__main__":  # under torchrun: faulty.py '["kill_in", ...]' OPTIONS

@@ -67,7 +67,7 @@ def main(model: str, out: str):
     old = copy.deepcopy({k: v.clone() for k, v in policy.state_dict().items()})
     optimizer = GradientAsStep(policy.parameters(), lr=1.0)  # before a forward pass: the parameters are sharded
     rows = responses(len(tokenizer))
-    results, probes = {}, {}
+    results, probes, prime = {}, {}, {}
 
     def record(key, cfg, mini):
         train.update(stub_run(cfg, policy, optimizer, device), mini)
@@ -108,12 +108,17 @@ def main(model: str, out: str):
             m.advantages = m.advantages * m.old_logprobs.exp().clamp(max=0.2)
         record(("moved", "ref_kl", "tis by hand", budget), train.Config(loss="ref_kl", max_grad_norm=1e9), mini)
         probes[budget] = probe.change("first")
+        cfg = train.Config(advantage="prime", group_size=len(rows), mini_batch_prompts=1, micro_batch_tokens=budget, max_grad_norm=1e9)
+        run = stub_run(cfg, policy, optimizer, device)  # the policy as it is now stands for the reward model
+        run.ref_policy, run.models = ref_policy, {"prm": (policy, optimizer)}
+        advantages = train.prime(run, [rows], torch.tensor([len(r.tokens) for r in rows]))
+        prime[budget] = {"gradient": torch.cat([g.flatten() for g in optimizer.gradient]), "advantages": advantages, **run.metrics}
     policy.reshard(), ref_policy.reshard()
     states = {name: {k.removeprefix("model."): full(v) for k, v in state.items()}  # every rank: full() is collective
               for name, state in (("state", policy.state_dict()), ("old", old), ("ref", ref_policy.state_dict()))}
     if dist.get_rank() == 0:
         names = [name for name, _ in policy.model.named_parameters()]
-        torch.save({"results": results, "probes": probes, "names": names, **states}, out)
+        torch.save({"results": results, "probes": probes, "prime": prime, "names": names, **states}, out)
     dist.barrier()
     dist.destroy_process_group()
 

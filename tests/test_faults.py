@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, CohereConfig, CohereForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import train
 from faulty import PHASES, ROOT, SMALL, finish, metrics, output, prepare, run, start
@@ -101,6 +101,21 @@ def test_a_finished_run_only_exports_and_goes_on_with_more_steps_and_other_setti
     assert (stopped / "runs/run/hf/step_000006/model.safetensors").exists()
     kept = sorted(path.name for path in (stopped / "runs/run/checkpoints").iterdir())
     assert kept == [f"step_{step:06d}" for step in (2, 3, 4, 5, 6)], "the newest five"
+
+
+def test_the_reward_model_of_prime_goes_on_where_it_was(tmp_path):
+    """Two ranks; a step after the checkpoint is lost. Metrics and samples are those of the run that was not cut."""
+    folder = prepare(tmp_path / "prime")
+    options = ["--name", "whole", *SMALL, "--max_steps", "3", "--advantage", "prime", "--keep_checkpoints", "3", "--samples_every", "1"]
+    assert run(folder, options, ranks=2) == [0, 0], output(folder)
+    shutil.copytree(folder / "runs/whole", folder / "runs/run")
+    shutil.rmtree(folder / "runs/run/checkpoints/step_000003")
+    assert run(folder, ["--resume", "runs/run"], ranks=2) == [0, 0], output(folder)
+    assert "resumed after step 2" in output(folder)
+    rows = metrics(folder / "runs/run")
+    assert rows == metrics(folder / "runs/whole") and rows[3]["prm/loss"] > 0
+    name = "samples/step_000003.jsonl"
+    assert (folder / "runs/run" / name).read_text() == (folder / "runs/whole" / name).read_text()
 
 
 @pytest.mark.parametrize("what", ("model", "data", "settings", "nothing intact"))
@@ -251,6 +266,20 @@ def test_a_nan_loss_skips_the_update_and_is_counted(tmp_path):
     assert [first[key] for key in val] == [base[key] for key in val] and second["actor/grad_norm"] > 0
 
 
+def test_a_sampler_that_drifts_is_named_then_stops_the_run(tmp_path):
+    """After the first sync its head is off by 2 %, after the second by a half; the third step stops before its updates."""
+    folder = prepare(tmp_path / "drift")
+    assert run(folder, ["--name", "run", *SMALL, "--max_steps", "5"], fault=("drifting_sampler", (1.02, 1.5))) == [1]
+    said, rows = output(folder), metrics(folder / "runs/run")
+    assert said.count("rounding explains") == 1 and "step 2: the sampler's log-probs differ" in said
+    assert "stopped: step 3: the sampler's log-probs differ" in said and "--max_logprob_diff is 0.1" in said
+    assert 1e-3 < rows[2]["rollout/logprob_diff"] < 0.1 < rows[3]["rollout/logprob_diff"]
+    assert "actor/grad_norm" in rows[2] and "actor/grad_norm" not in rows[3]
+    assert sorted(p.name for p in (folder / "runs/run/checkpoints").iterdir()) == ["step_000001", "step_000002"]
+    assert run(folder, ["--resume", "runs/run", "--max_logprob_diff", "0"]) == [0], output(folder)
+    assert [row["step"] for row in metrics(folder / "runs/run")] == list(range(6))
+
+
 def test_three_nan_losses_in_a_row_stop_the_run_and_keep_the_batch(tmp_path):
     """Code 1; the mini-batch is in a file, the checkpoints of the steps before are there."""
     folder = prepare(tmp_path / "nans")
@@ -356,8 +385,6 @@ BAD_INPUT = {  # what is made, with the options that name it -> words of the one
     "no validation set": (lambda: ["--val_data", ""], ("--val_data",)),
     "no EOS": (lambda: model(without_eos), ("EOS",)),
     "more ids than the model has": (lambda: model(lambda m: set_json(m / "config.json", vocab_size=20)), ("tokenizer", "22", "20")),
-    "softcapping": (lambda: model(lambda m: set_json(m / "config.json", final_logit_softcapping=30.0)), ("final_logit_softcapping",)),
-    "scaled logits": (lambda: model(lambda m: set_json(m / "config.json", logit_scale=0.0625)), ("logit_scale",)),
     "no weights": (lambda: model(lambda m: (m / "model.safetensors").unlink()), ("weights",)),
     "no tokenizer": (lambda: model(lambda m: [(m / n).unlink() for n in ("tokenizer.json", "tokenizer_config.json")]), ("model",)),
     "longer than the model's positions": (lambda: ["--max_response_tokens", "120"], ("128 positions", "--max_response_tokens")),
@@ -398,13 +425,17 @@ def test_bad_input_ends_with_one_line_and_code_2(case, tmp_path, monkeypatch, ca
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("what", ("cut off", "unsupported"))
-def test_a_model_that_cannot_be_loaded_is_named(what, tmp_path):
+@pytest.mark.parametrize("what", ("cut off", "unsupported", "scaled logits"))
+def test_a_model_that_cannot_be_loaded_or_would_train_wrongly_is_named(what, tmp_path):
     folder = prepare(tmp_path / what)
     shutil.copytree(ROOT / "tiny/base", folder / "model")
     weights = folder / "model/model.safetensors"
     if what == "cut off":
         weights.write_bytes(weights.read_bytes()[:-1000])
+    elif what == "scaled logits":
+        config = CohereConfig(vocab_size=24, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+                              num_key_value_heads=2, bos_token_id=0, eos_token_id=1, logit_scale=0.0625)
+        CohereForCausalLM(config).save_pretrained(folder / "model")
     else:
         config = GPT2Config(vocab_size=24, n_embd=32, n_layer=1, n_head=2, eos_token_id=1)
         GPT2LMHeadModel(config).save_pretrained(folder / "model")

@@ -28,3 +28,11 @@ def test_two_agents_give_the_metrics_of_one(tmp_path):
     two = [json.loads(line) for line in open(tmp_path / "runs/run/metrics.jsonl")]
     assert len(two) == 3
     assert without_times(two) == without_times(one)
+
+
+def test_what_a_gpu_will_have_to_show_runs_on_a_cpu():
+    """bench/gpu.py: only the hardware is missing. It ends with code 0 if no claim failed."""
+    done = subprocess.run([sys.executable, str(ROOT / "bench/gpu.py"), "--tiny", "--gpus", "1"], env=ENV, capture_output=True,
+                          text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\npass ") == 4 and "5 of 5 steps to the last digit" in done.stdout and "FAIL" not in done.stdout

@@ -1,11 +1,17 @@
 """The trainer: what must not depend on ranks or micro-batches, what must repeat, what must be refused."""
 
 import importlib.util
+import http.server
+import inspect
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
+import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 import train
-from loss import LOSSES, masked_mean
+from loss import ADVANTAGES, LOSSES, SELECT, masked_mean
+from support import batches
+from support.options import gpu_memory, set_environment
 from train import Policy
 
 TINY = str(ROOT / "tiny/base")
@@ -112,6 +120,50 @@ def test_probe_does_not_depend_on_ranks_or_micro_batches(gradients):
     for n in (1, 2):
         for probe in gradients[n]["probes"].values():
             assert probe == pytest.approx(whole, rel=1e-9)
+
+
+def test_prime_does_not_depend_on_ranks_or_micro_batches(gradients):
+    whole = gradients[1]["prime"][10**6]
+    assert whole["advantages"].shape == (7, 17) and (whole["advantages"][0, :9] != whole["advantages"][0, 0]).any()
+    for n in (1, 2):
+        for prime in gradients[n]["prime"].values():
+            assert torch.allclose(prime["gradient"], whole["gradient"], rtol=0, atol=1e-6 * float(whole["gradient"].abs().max()))
+            assert torch.allclose(prime["advantages"], whole["advantages"], rtol=0, atol=1e-5)
+            for key in ("prm/loss", "prm/acc", "prm/reward"):
+                assert prime[key] == pytest.approx(whole[key], rel=1e-5), key
+
+
+def test_prime_equals_plain_recomputation(gradients):
+    """From full logits of plain models: q, the cross entropy and its gradient, the largest reward-to-go."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from gradients import responses
+    from loss import prime_advantages
+    saved, n_vocab = gradients[1], len(AutoTokenizer.from_pretrained(TINY))
+    rows, sums, q = responses(n_vocab), [], torch.zeros(7, 17, dtype=torch.double)
+    models = {}
+    for name in ("state", "ref"):
+        models[name] = AutoModelForCausalLM.from_pretrained(TINY).double()
+        models[name].load_state_dict(saved[name], strict=False)
+        models[name].tie_weights()
+    for i, r in enumerate(rows):
+        ids = torch.from_numpy(np.concatenate([r.prompt, r.tokens]))[None]
+        logp = {name: m(input_ids=ids).logits[0, len(r.prompt) - 1:-1, :n_vocab].log_softmax(-1) for name, m in models.items()}
+        chosen = [logp[name].gather(1, torch.from_numpy(r.tokens)[:, None])[:, 0] for name in ("state", "ref")]
+        difference = chosen[0] - chosen[1].detach()
+        sums.append(difference.sum())
+        q[i, :len(r.tokens)] = difference.detach()
+    right = torch.tensor([r.score.reward for r in rows], dtype=torch.double)
+    probability = torch.sigmoid(0.05 * torch.stack(sums))
+    loss = -(right * probability.log() + (1 - right) * (1 - probability).log()).mean()
+    loss.backward()
+    expected = torch.cat([dict(models["state"].named_parameters())[name].grad.flatten() for name in saved["names"]])
+    got = saved["prime"][48]
+    assert got["prm/loss"] == pytest.approx(float(loss.detach()), rel=1e-6)
+    assert torch.allclose(got["gradient"], expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+    mask = torch.tensor([[t < len(r.tokens) for t in range(17)] for r in rows])
+    largest = max(abs(float(q[i, t:].sum())) for i in range(7) for t in range(17))
+    want = prime_advantages(q / (largest + 1e-6), right[None].float(), mask)
+    assert torch.allclose(got["advantages"], want, rtol=0, atol=1e-5)
 
 
 def test_probe_equals_plain_recomputation(gradients):
@@ -320,6 +372,7 @@ def test_when_no_group_teaches_anything_the_step_is_logged_without_an_update(tmp
     metrics = run_training(tmp_path, "--train_data", str(impossible), "--max_gen_rounds", "2", "--overlong_buffer", "40")
     assert metrics[1]["reward/mean"] < 0, "a length penalty makes rewards differ, and is nothing to train on alone"
     assert [m.get("actor/grad_norm") for m in metrics] == [None] * 3
+    assert (tmp_path / "runs/run/samples/step_000001.jsonl").exists() and (tmp_path / "runs/run/samples/step_000002.jsonl").exists()
     assert metrics[1]["rollout/frac_zero_std"] == 1 and metrics[1]["rollout/gen_rounds"] == 2
     assert metrics[0]["val/" + source_of_val() + "/avg@1"] == metrics[2]["val/" + source_of_val() + "/avg@1"]
 
@@ -388,6 +441,46 @@ def test_more_ranks_than_prompts_is_refused():
         train.check(train.Config(prompts_per_step=4, mini_batch_prompts=4), world_size=8)
 
 
+def test_a_short_step_ends_in_no_tiny_update(monkeypatch):
+    """A rest of less than half a mini-batch joins the one before; full steps, and longer rests, are cut as ever."""
+    monkeypatch.setattr(batches, "micro_batches", lambda *_: ([], 0))
+    sizes = lambda n, size: [len(mini.groups) for mini in batches.mini_batches([[i] for i in range(n)], size, 0, None)]
+    assert sizes(32, 4) == [4] * 8 and sizes(31, 4) == [4] * 7 + [3] and sizes(30, 4) == [4] * 7 + [2]
+    assert sizes(29, 4) == [4] * 6 + [5] and sizes(75, 32) == [32, 43] and sizes(5, 32) == [5] and sizes(0, 4) == []
+
+
+def test_32b_on_8_gpus_of_80_gb_is_too_much(monkeypatch):
+    """The shapes of Qwen2.5 7B and 32B."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shapes = {"7b": (SimpleNamespace(hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
+                                     vocab_size=152064), 7.6e9),
+              "32b": (SimpleNamespace(hidden_size=5120, num_hidden_layers=64, num_attention_heads=40, num_key_value_heads=8,
+                                      vocab_size=152064), 32.8e9)}
+
+    def need(preset, size, vllm=True, world_size=8):
+        cfg = train.parse_args(["--preset", preset, "--loss", "kl_cov"], train.Config, train.PRESETS)
+        return gpu_memory(cfg, *shapes[preset], world_size, size, vllm)
+
+    assert need("7b", 80) < 80 < need("32b", 80) and need("32b", 141) < 141 < need("32b", 141, world_size=4)
+    assert need("7b", 80, vllm=False) > 80, "the cache of 512 responses of 10,240 tokens"
+
+
+@pytest.mark.parametrize("answers", (True, False))
+def test_a_hub_that_does_not_answer_counts_as_offline(answers, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "x")  # what the test sets is undone after it
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "mine")
+    with socketserver.TCPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:  # 501 to everything
+        if answers:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        if not answers:
+            server.server_close()
+        set_environment(train.Config(model="nobody/nothing"))
+    assert os.environ.get("HF_HUB_OFFLINE") == (None if answers else "1")
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "mine"
+
+
 def test_a_run_folder_is_never_overwritten_unasked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").symlink_to(ROOT / "tiny")
@@ -409,6 +502,26 @@ def test_presets_hold_the_paper_s_values(preset, monkeypatch, tmp_path):
     assert cfg.kl_cov_ratio == {"7b": 2e-3, "32b": 2e-4}[preset] and cfg.lr == {"7b": 5e-7, "32b": 1e-6}[preset]
     assert (cfg.clip_cov_ratio, cfg.clip_cov_lb, cfg.clip_cov_ub, cfg.ppo_kl_coef) == (2e-4, 1.0, 5.0, 1.0)
     assert train.parse_args(["--lr", "1e-5", "--preset", preset], train.Config, train.PRESETS).lr == 1e-5, "the command line wins"
+
+
+def test_the_choices_of_the_command_line_are_those_of_the_tables():
+    hints = typing.get_type_hints(train.Config)
+    assert typing.get_args(hints["loss"]) == tuple(LOSSES)
+    assert typing.get_args(hints["advantage"]) == (*ADVANTAGES, "prime")
+    for table, given in ((LOSSES, ("selected", "selected_share", "entropy", "ref_logprobs", "generator")), (SELECT, ("entropy", "generator"))):
+        for name, function in table.items():
+            options = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+            assert set(options) - set(given) <= vars(train.Config()).keys(), name
+
+
+def test_a_loss_alone_is_what_the_readme_reports():
+    clip = {name: (cfg.clip_ratio_low, cfg.clip_ratio_high) for name in LOSSES
+            for cfg in [train.parse_args(["--loss", name], train.Config, train.PRESETS)]}
+    assert clip["grpo"] == clip["clip_cov"] == (0.2, 0.2) and clip["clip_higher"] == clip["top_entropy"] == (0.2, 0.28)
+    paper = train.parse_args(["--preset", "7b", "--loss", "clip_cov"], train.Config, train.PRESETS)
+    assert (paper.clip_ratio_low, paper.clip_ratio_high, paper.clip_cov_ratio) == (1.0, 1.0, 2e-4)
+    prime = train.parse_args(["--advantage", "prime", "--max_accuracy", "1"], train.Config, train.PRESETS)
+    assert (prime.min_accuracy, prime.max_accuracy) == (0.2, 1.0), "their filter, but for what is given"
 
 
 def test_epochs_are_shuffled_and_complete():

@@ -1,30 +1,34 @@
 """What a run measures about its own mechanism. A run without these measurements would train alike.
 
-Everything works on the N tokens of a step over all ranks ([N] tensors, the same on every rank) or on the groups of
-responses. The names in metrics.jsonl (verl's prefixes; step 0 is the base model; a name means the same for every loss):
+Everything works on the N tokens of a step over all ranks ([N] tensors, the same on every rank) or on the groups
+of responses. The names in metrics.jsonl (verl's prefixes; step 0 is the base model; a name means the same for
+every loss):
 
-    actor/entropy               of the next-token distribution that was sampled from, nats, mean over the tokens trained on
+    actor/entropy               exact, of the distributions sampled from; nats, mean over the tokens trained on
     actor/pg_loss, pg_clipfrac  the loss; share of tokens that PPO's clip holds (losses that have one)
     actor/ppo_kl, ppo_kl_abs    mean of log pi_old - log pi during the updates, and of its absolute value
     actor/kl_loss               K3 estimate of KL to the reference policy (ref_kl)
     actor/entropy_coeff         the adapted weight of the entropy bonus (--entropy_target)
     actor/grad_norm, lr         before clipping, mean over the updates; learning rate
     actor/skipped               updates left out because loss or gradient were not finite
-    prm/loss, acc, reward       PRIME: cross entropy before the update; share of responses whose sum of q has the verdict's
-                                sign; mean of q over the tokens, nats
-    reward/mean, acc, rate_*    of everything sampled, before dynamic sampling drops a group; shares of each status
+    prm/loss, acc, reward       PRIME: cross entropy in the update; share of responses whose sum of q has the
+                                verdict's sign; mean of q over the tokens, nats
+    reward/mean, acc, rate_*    of everything sampled, before a group is dropped; shares of each status
     response_length/*           tokens, the EOS included; clip_ratio: share cut at the limit
-    rollout/frac_zero_std       share of groups all right or all wrong, which are dropped; frac_all_right, frac_all_wrong: of each
+    rollout/frac_zero_std       share of groups all right or all wrong; frac_all_right, frac_all_wrong: of each
     rollout/gen_rounds, groups  rounds of generation that the step took; prompts trained on
-    rollout/logprob_diff, _p95  |sampler's - trainer's log-prob| of the same tokens; ratio_outside: share outside [0.9, 1.1]
-    cov/mean, std, positive     of Eq. 10 over the tokens trained on; share above 0; top_2%, ...: mean of the largest (Table 1)
-    cov/response                Section 3.3, mean over the groups; _acc_25: groups of accuracy in (0, 0.25], ... (Fig. 8)
-    cov/selected, overlap       share of tokens selected; share of these that the rollout's log-probs would have selected too
-    quadrant/*, selected/*      shares in the cells of Theorem 2's sign table, of all tokens and of the selected; their mean
-                                probability and entropy
-    probe/first/*, probe/step/* what the first update and the whole step did to the entropy at up to probe_states states: dH
-                                (exact), dH_first_order (Lemma 1), dH_visited, dH_unvisited (states of the first mini-batch,
-                                others); state by state, of Lemma 1 and of Theorems 1 and 2: slope, corr, share explained
+    rollout/logprob_diff, _p95  |sampler's - trainer's log-prob| of the same tokens
+    rollout/ratio_outside       share of tokens whose probability ratio trainer / sampler is outside [0.9, 1.1]
+    cov/mean, std, positive     of Eq. 10 over the tokens trained on; share above 0
+    cov/top_2%, _0.2%, _0.02%   means of the largest (Table 1)
+    cov/response                Section 3.3, mean over the groups; _acc_25: of accuracy in (0, 0.25], ... (Fig. 8)
+    cov/selected, overlap       share of tokens selected; of these, what the rollout's log-probs would select too
+    quadrant/*, selected/*      shares in the cells of Theorem 2's sign table, of all tokens and of the selected;
+                                mean probability and entropy of the selected
+    probe/first/*, probe/step/* what the first update and the whole step did to the entropy at up to probe_states
+                                states: dH (exact), dH_first_order (Lemma 1), dH_visited, dH_unvisited (states of
+                                the first mini-batch, others); of Lemma 1 and of Theorems 1 and 2, state by
+                                state: slope, corr, share explained
     val/<set>/*                 avg@n, pass@n, entropy (mean -log pi of the samples), length, truncated
     timing_s/*, tokens_per_s    seconds of each phase; sampled tokens a second of the whole step
 """

@@ -32,11 +32,12 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import reward
+from loss import logprobs_and_entropy
 from support import figures
 from support.answers import readable
 from support.batches import start_distributed
 from support.figures import newest_export, read_jsonl, read_runs, warn
-from support.samplers import HFSampler, VLLMSampler, decode, entropy_of
+from support.samplers import HFSampler, VLLMSampler, decode
 
 # === Evaluation ===============================================================================================
 
@@ -242,10 +243,9 @@ def print_bench(results, average_interval, paper):
                   percent(r["truncated"]), "-" if r["entropy"] is None else f"{r['entropy']:.3f}",
                   paper.get(name, "")).rstrip())
     average = np.mean([r[f"avg@{r['n']}"] for r in results.values()])
-    all_seven = set(results) == set(BENCHMARKS)    # which the paper averages
     print(row(f"average of {len(results)}", "", "", "", percent(average),
               " - ".join(map(percent, average_interval)), "", "", "", "",
-              paper.get("average", "") if all_seven else "").rstrip())
+              paper.get("average", "") if set(results) == set(BENCHMARKS) else "").rstrip())    # all seven
 
 # === law: accuracy as a function of entropy, R = -a exp(H) + b (Cui et al. 2025, Eq. 6) =========================
 
@@ -380,7 +380,8 @@ def token_entropies(model, pairs, n_ids) -> np.ndarray:
     for prompt, response in pairs:
         input_ids = torch.tensor([prompt + response[:-1]], device=model.device)
         logits = model(input_ids, logits_to_keep=len(response)).logits[0, :, :n_ids]    # [T, V]
-        entropies.append(entropy_of(logits).cpu().numpy())
+        _, entropy = logprobs_and_entropy(logits, torch.tensor(response, device=model.device))
+        entropies.append(entropy.cpu().numpy())
     return np.concatenate(entropies)
 
 def tokens(args):

@@ -91,7 +91,7 @@ def cov(groups):
 def identity(groups):
     head = ["run", "update", "entropy change", "predicted", "slope", "correlation", "share explained",
             "Theorem 1: corr, explained", "Theorem 2: corr, explained"]
-    rows = []
+    rows, spread = [], []
     figure, axes = new_figure(3)
     styles = styles_of(list(groups))
     for name, runs in groups.items():
@@ -104,24 +104,28 @@ def identity(groups):
                          mean_of(runs, key + "dH"), mean_of(runs, key + "dH_first_order"),
                          *(median_of(runs, f"{key}first_order_{k}") for k in ("slope", "corr", "explained")), *theorems])
             x, y = series(runs, key + "dH_first_order")[1], series(runs, key + "dH")[1]
-            line = {"color": styles[name]["color"], "linestyle": "-" if which == "first" else "--"}
-            axes[0].plot(x.ravel(), y.ravel(), marker, color=line["color"], alpha=0.6, markersize=4,
+            color = styles[name]["color"]
+            axes[0].plot(x.ravel(), y.ravel(), marker, color=color, alpha=0.6, markersize=4,
                          markerfacecolor="none" if which == "step" else None)
-            steps, explained = series(runs, key + "first_order_explained")
-            # the mean of the seeds alone, cut at 0: below it, the prediction is worse than "no change"
-            axes[1].plot(steps, explained.mean(axis=0).clip(0), marker=marker, markersize=3, linewidth=1.5, **line)
-            band(axes[2], *series(runs, key + "theorem_2_corr"), line)
-        axes[2].plot([], [], color=styles[name]["color"], label=name)
+            spread.append((which, color, [series(runs, key + k)[1].ravel() for k in ("first_order_explained", "theorem_2_corr")]))
+        axes[0].plot([], [], "o", color=styles[name]["color"], label=name)
     low, high = axes[0].get_xlim()
     axes[0].plot([low, high], [low, high], color="black", linewidth=0.8)
-    axes[0].set(title="Mean entropy change (squares: whole step)", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
-                ylabel="exact, nats")
-    axes[1].set(title="Lemma 1: share explained", xlabel="step (solid: first update, dashed: whole step)",
-                ylabel="of the squared change (0: no use)", ylim=(-0.03, 1.03))
-    axes[2].set(title="Theorem 2: correlation", xlabel="step (solid: first update, dashed: whole step)",
-                ylabel="with the exact change, state by state")
-    axes[2].axhline(0, color="black", linewidth=0.8)
-    figure.legend(*axes[2].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    axes[0].set(title="Mean entropy change", xlabel="predicted, $-$Cov(log $\\pi$, $\\Delta z$), nats",
+                ylabel="exact, nats (filled: first update)")
+    spread.sort(key=lambda box: box[0])  # first updates, then whole steps
+    places = np.arange(len(spread)) + [which == "step" for which, _, _ in spread]
+    for k, ax in enumerate(axes[1:]):
+        for x, (_, color, values) in zip(places, spread):
+            ax.boxplot(values[k], positions=[x], widths=0.7, whis=(5, 95), showfliers=False, patch_artist=True,
+                       boxprops={"facecolor": color, "alpha": 0.5}, medianprops={"color": "black"})
+        ax.set_xticks([np.mean([x for x, box in zip(places, spread) if box[0] == which]) for which in ("first", "step")],
+                      ["first of a step", "whole step"])
+        ax.axhline(0, color="black", linewidth=0.8)
+        ax.set(xlabel="update (whiskers: 5 to 95 %)")
+    axes[1].set(title="Lemma 1: share explained", ylabel="of the squared change (0: no use)", ylim=(-1, 1.03))
+    axes[2].set(title="Theorem 2: correlation", ylabel="with the exact change, state by state")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     table(head, rows)
     visited = [[name, mean_of(runs, "probe/first/dH_visited"), mean_of(runs, "probe/first/dH_unvisited")]
                for name, runs in groups.items() if not np.isnan(mean_of(runs, "probe/first/dH"))]

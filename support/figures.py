@@ -101,22 +101,30 @@ OPTIONS = {"clip_cov": {"clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", *SELECTI
            "top_entropy": {"top_entropy_ratio", "keep", "cov_scope"}}
 NO_SETTING = "name|preset|seed|overwrite|resume|wandb|max_steps|(probe|keep|eval|val|samples|save|checkpoint)_"
 
-def settings_of(run) -> dict:
-    """What the run was trained with: no options of other losses, nor of logging."""
+def settings_of(run) -> dict[str, str]:
+    """What the run was trained with: no options of other losses, nor of logging, nor of memory."""
     unused = set().union(*OPTIONS.values()) - OPTIONS.get(run.config.get("loss"), set())
-    return {key: value for key, value in run.config.items()
+    if run.config.get("cov_scope") != "micro":  # there alone is it part of the objective
+        unused.add("micro_batch_tokens")
+    return {key: re.sub(r"seed\d+", "seed*", str(value)) for key, value in run.config.items()
             if key not in unused and not re.match(NO_SETTING, key)}
 
 def group_runs(runs) -> dict[str, list[Run]]:
-    """Runs that differ only in the seed belong together; a label says in what the groups differ."""
+    """Runs that differ only in the seed belong together; a label says in what those of one loss differ."""
     used, groups = [settings_of(run) for run in runs], collections.defaultdict(list)
-    differing = [key for key in dict.fromkeys(key for settings in used for key in settings)
-                 if len({str(settings[key]) for settings in used if key in settings}) > 1] or ["loss"]
-    if len({str(settings.get("loss")) for settings in used}) == len({str(settings) for settings in used}):
-        differing = ["loss"]    # its name says enough
+
+    def label(settings, keys):
+        return ", ".join(f"{key} {settings[key]}" for key in keys if key in settings)
+
+    several = len({settings.get("loss") for settings in used}) > 1
     for run, settings in zip(runs, used):
-        label = ", ".join(f"{key} {settings[key]}" for key in differing if key in settings)
-        groups[label.replace("loss ", "", 1)].append(run)
+        peers, keys = [other for other in used if other.get("loss") == settings.get("loss")], []
+        for key in dict.fromkeys(key for other in peers for key in other):
+            differs = len({other[key] for other in peers if key in other}) > 1
+            if differs and len({label(p, [*keys, key]) for p in peers}) > len({label(p, keys) for p in peers}):
+                keys.append(key)  # it tells apart what the keys before it do not
+        loss = [settings.get("loss", "runs")] * (several or not keys)
+        groups[", ".join(loss + [label(settings, keys)] * bool(keys))].append(run)
     return groups
 
 def series(runs, metric):
@@ -131,14 +139,16 @@ COLORS = {"grpo": "C0", "kl_cov": "C1", "clip_cov": "C2", "entropy_bonus": "C3",
           "top_entropy": "C5", "rloo": "C6", "clip_higher": "C7", "reinforce_pp": "C8", "prime": "C9", "ref_kl": "black"}
 
 def styles_of(labels) -> dict[str, dict]:
-    """{label: colour and line}; labels that name no method, or the same, are told apart by their number."""
-    methods = [re.sub("_random$|, selection random$|^advantage ", "", label).split(",")[0] for label in labels]
-    lines = ["--" if "random" in label else "-" for label in labels]
-    styles = [(COLORS.get(method), line) for method, line in zip(methods, lines)]
-    if len(set(styles)) < len(styles) or None in dict(styles):
-        from matplotlib import colormaps
-        styles = [(f"C{i}" if len(labels) <= 10 else colormaps["turbo"](i / len(labels)), "-") for i in range(len(labels))]
-    return {label: {"color": color, "linestyle": line} for label, (color, line) in zip(labels, styles)}
+    """{label: colour and line}; other settings of one method are other lines, a label without a method has its own colour."""
+    from matplotlib import colormaps
+    styles = {}
+    for i, label in enumerate(labels):
+        method = re.sub("_random$|, selection random$|^advantage ", "", label).split(",")[0]
+        lines = ["--"] if "random" in label else ["-", "-.", (0, (4, 1, 1, 1, 1, 1))]
+        mine = [{"color": COLORS[method], "linestyle": line} for line in lines if method in COLORS]
+        mine.append({"color": colormaps["turbo"](i / len(labels)), "linestyle": "-"})
+        styles[label] = next(style for style in mine if style not in styles.values())
+    return styles
 
 def band(ax, steps, values, style, window=1, **options):
     """Mean over runs (values [runs, S]), moving mean over `window` steps, and a band from the lowest to the highest."""
@@ -150,18 +160,18 @@ def band(ax, steps, values, style, window=1, **options):
     ax.fill_between(steps, smooth.min(axis=0), smooth.max(axis=0), color=style["color"], alpha=0.2, linewidth=0)
 
 def entropy_panel(ax, groups, styles, fit):
-    ax.set(title="Policy entropy", xlabel="step", ylabel="nats a token, training prompts")
+    ax.set(title="Policy entropy", xlabel="step", ylabel="nats a token (training prompts)")
     for label, runs in groups.items():
         band(ax, *series(runs, "actor/entropy"), styles[label])
     ax.set_ylim(bottom=0)
 
 def accuracy_panel(ax, groups, styles, fit):
-    ax.set(title="Validation accuracy", xlabel="step", ylabel=f"right responses (%), {next(iter(groups.values()))[0].val}")
+    ax.set(title=f"Validation accuracy ({next(iter(groups.values()))[0].val})", xlabel="step", ylabel="right responses (%)")
     for label, runs in groups.items():
         band(ax, *series(runs, "accuracy"), styles[label], marker="o", markersize=3)
 
 def law_panel(ax, groups, styles, fit):
-    ax.set(title="The law $R = b - a\\,e^H$ (dotted: beyond the data)", xlabel="validation entropy (nats a token)",
+    ax.set(title="The law $R = b - a\\,e^H$", xlabel="validation entropy (nats a token; dotted: no data)",
            ylabel="right responses (%)")
     for label, runs in groups.items():
         _, H, R = np.concatenate([run.evaluations() for run in runs], axis=1)
@@ -240,9 +250,12 @@ def draw(runs: list[Run], panels: list[str], out: Path, fit):
         PANELS[panel](ax, groups, styles, fit)
     from matplotlib.lines import Line2D
     handles = [Line2D([], [], **styles[label]) for label in groups]
-    figure.legend(handles, labels, loc="outside upper center", ncols=1 if len(panels) < 3 or len(groups) < 4 else 2)
-    caption = (f"Runs: {', '.join(run.name for run in runs)}. Lines: mean over seeds, at the steps that all have; bands: lowest "
-               "to highest seed." + " Drop: moving mean over a tenth of the run." * ("drop" in panels))
-    figure.supxlabel(textwrap.fill(caption, 52 * min(len(panels), 3)), fontsize=8)
+    width, ncols = 42 * min(len(panels), 3), 1 if len(panels) < 3 or len(groups) < 4 else 2    # in characters
+    labels = [textwrap.fill(label, width // ncols) for label in labels]
+    figure.legend(handles, labels, loc="outside upper center", ncols=ncols)
+    figure.set_figheight(figure.get_figheight() + 0.22 * "\n".join(labels).count("\n") / ncols)
+    caption = ("Lines: mean over seeds, at the steps that all have; bands: lowest to highest seed."
+               + " Entropy drop: moving mean over a tenth of the run." * ("drop" in panels))
+    figure.supxlabel(textwrap.fill(caption, width * 4 // 3), fontsize=8)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)

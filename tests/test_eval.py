@@ -395,7 +395,7 @@ def test_bench_decodes_each_benchmark_as_its_row_says(monkeypatch, tmp_path, cap
 def test_bench_refuses(monkeypatch, capsys, tmp_path):
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", "aime42", says="aime42")
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--samples", 0, says="--samples")
-    assert_refuses(monkeypatch, capsys, "bench", BASE, "--tensor-parallel", 2, says="--tensor-parallel 2")
+    assert_refuses(monkeypatch, capsys, "bench", BASE, "--tensor_parallel", 2, says="--tensor_parallel 2")
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--temperature", 0, says="--samples 1")
     twice = "a/x.jsonl,b/x.jsonl"
     assert_refuses(monkeypatch, capsys, "bench", BASE, "--benchmarks", twice, says="same name")
@@ -559,6 +559,26 @@ def test_plot(monkeypatch, tmp_path):
     assert all(ax.get_xlabel() and ax.get_ylabel() for ax in plt.gcf().axes)
     assert all(ax.get_title() for ax in plt.gcf().axes[:-1])
     plt.close("all")
+
+
+def test_seeds_with_a_target_each_are_one_group_and_micro_batches_no_setting(tmp_path):
+    runs = [write_run(tmp_path / f"{loss}{seed}", seed=seed, loss=loss, micro_batch_tokens=1000 * seed, **options)
+            for seed in (1, 2) for loss, options in (
+                ("grpo", {"lr": 0.1}), ("entropy_bonus", {"lr": 0.1, "entropy_target": f"runs/kl_cov-seed{seed}/metrics.jsonl"}))]
+    runs.append(write_run(tmp_path / "other", loss="grpo", lr=0.2, mini_batch_prompts=2))
+    groups = F.group_runs(F.read_runs(runs, ""))    # lr alone tells the two apart; it is named only where it does
+    assert {label: len(group) for label, group in groups.items()} == {"grpo, lr 0.1": 2, "grpo, lr 0.2": 1, "entropy_bonus": 2}
+    micro = [write_run(tmp_path / f"micro{n}", loss="kl_cov", cov_scope="micro", micro_batch_tokens=n) for n in (1, 2)]
+    assert len(F.group_runs(F.read_runs(micro, ""))) == 2
+
+
+def test_a_method_has_one_colour_in_all_figures_and_a_control_is_dashed():
+    alone, among = (F.styles_of(labels) for labels in (
+        ["kl_cov"], ["grpo", "kl_cov, lr 1", "kl_cov, lr 2", "kl_cov, selection random", "lr 3", "lr 4"]))
+    colors = [style["color"] for style in among.values()]
+    assert colors[1] == colors[2] == colors[3] == alone["kl_cov"]["color"] and len(set(colors)) == 4
+    assert among["kl_cov, selection random"]["linestyle"] == "--"
+    assert len(set(map(str, among.values()))) == len(among)    # and no two look the same
 
 
 def test_plot_of_runs_that_lack_something(monkeypatch, tmp_path):

@@ -77,7 +77,8 @@ def table(rows):
 
 _SIGNS = table(r"""- − –;\times ×;\cdot · ⋅;/ ÷ ⁄;\infty ∞;\degree °;\sqrt √;\cup ∪;\cap ∩;\setminus ∖;\pm ±
     ;\le ≤;\ge ≥;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;\frac12 ½;\frac14 ¼;\frac34 ¾;( ⟨;) ⟩
-    ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’""")
+    ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’
+    ;\lfloor ⌊;\rfloor ⌋;\lceil ⌈;\rceil ⌉""")
 SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in _SIGNS.items() if sign not in _SIGNS.values()},
                        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff$", ""), "~": " ", "\n": " ", ";": ","})
 _SAME = table(r"""\binom \dbinom \tbinom;\le \leq \leqslant;\ge \geq \geqslant;< \lt;> \gt;\ne \neq
@@ -127,11 +128,13 @@ _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"\\[hv]space\*?\s*\{[^{}]*\}", " "), (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "),
     (r"\\frac[ ](\d)", r"\\frac{\1}"), (r"\\frac[ ]?(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"),
     (r"\\mathbb\s*(\{)?\s*([A-Z])\s*(?(1)\})", r"\\\2\2 "),
+    (r"\\RR\s*_\s*\{\s*\\geq?(?:slant)?\s*0\s*\}", r"[0,\\infty)"),
     (r"\^\s*(\{)?\s*\\(?:circ|degree)(?![a-z])\s*(?(1)\})", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "),
     (r"(?<![\d^_.])\d{1,3}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
      lambda m: re.sub(r"\D+", "", m[0])),                                                          # 10{,}000
     (r"(?<=\d)[ ]+x[ ]+(?=10\s*\^)", r"\\times "),
     (r"(?<![\w.])(\d+\.\d+|\d+(?=[eE](?:\d|[-+]\d\d)))[eE]([-+]?\d+)(?![\d.])", r"\1\\cdot 10^{\2}"),
+    (r"(\.\d*)\\dot(\{)?(\d)(?(2)\})(\d*)\\dot(\{)?(\d)(?(5)\})", r"\1\\overline{\3\4\6}"),
     (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))", repeating),
     (r"(?<![\d^_.])(\d+)\s*(?:\\frac\s*\{(\d+)\}\s*\{(\d+)\}|[ ](\d+)/(\d+))", mixed),
     (r"\b([aApP])\.[ ]?[mM]\.?", r"\1m"), (r"\b(sq|in|ft|cm)\.", r"\1 "),
@@ -191,10 +194,11 @@ _RELATIONS = ("=", "\\approx", "\\in", "\\ne", "<", "\\le", ">", "\\ge", "\\equi
 _BINDS = {"\\row": 1, "&": 2, **dict.fromkeys(_JOINTS, 3), **dict.fromkeys(_RELATIONS, 4), "\\over": 5,
           "\\choose": 5, "\\cup": 5, "\\cap": 5, "\\setminus": 5, ":": 6, "+": 7, "-": 7, "\\pm": 7,
           "*": 8, "/": 8, " ": 8, "^": 9, "_": 9, "!": 9}
-_CLOSE = {"(": (")", "]"), "[": ("]", ")"), "\\{": ("\\}", "|", ":"), "|": ("|",)}
+_CLOSE = {"(": (")", "]"), "[": ("]", ")"), "\\{": ("\\}", "|", ":"), "|": ("|",),
+          "\\lfloor": ("\\rfloor",), "\\lceil": ("\\rceil",)}
 _LETTER = re.compile(
     r'"?[A-Za-z]|\\(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma'
-    r"|tau|upsilon|phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|pi)")
+    r"|tau|upsilon|phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|pi|EE)")
 _CONSTANTS = ("\\infty", "\\emptyset", "\\RR", "\\ZZ", "\\NN", "\\QQ", "\\CC")
 _FACTORS = ("(", "[", "{", "\\frac", "\\sqrt", "\\binom", '"square', '"cubic', '"sq')
 _PHRASES = {"no solution": "\\emptyset", "no solutions": "\\emptyset", "there is no solution": "\\emptyset",
@@ -279,7 +283,7 @@ class Reader:
             return ("^", self.primary(), "3" if word == "cubic" else "2")
         measured = re.search(r"[\w)}%/*|]$", before) and before not in _JOINTS
         if word in _UNITS and measured and not token.isalpha():
-            return '"' + _UNITS[word]
+            return '"' + _UNITS[word] if word != "mph" else ("/", '"mi', '"h')
         if _LETTER.fullmatch(token) and not (token[0] == '"' and re.fullmatch(r'"\w\w.*', self.next)
                                              and self.next not in _JOINTS and self.next[1:] not in _UNITS):
             return self.letter(word)
@@ -305,12 +309,12 @@ class Reader:
         return token
 
     def letter(self, word):
-        """A letter; f(2) and P(X=2) are one too, x(x+1) is a product."""
+        """A letter; f(2), P(X=2) and \\mathbb{E}[X] are one too, x(x+1) is a product."""
         while self.accept("'"):
             word = ("'", word)
         start = self.at
-        if self.accept("("):
-            inside, _ = self.tree(), self.expect(")")
+        if self.accept("(", "[" if word == "\\EE" else "("):
+            inside, _ = self.tree(), self.expect(")" if self.tokens[start] == "(" else "]")
             if isinstance(inside, str) or inside[0] in (*_JOINTS, "chain", "\\cup", "\\cap"):
                 return ("call", word, inside)
         self.at = start
@@ -523,8 +527,21 @@ def decimal(tree):
 
 def rounds(exact, rough, least=6):
     """True if a decimal of that many digits rounds, or cuts off, the exact value."""
-    found = decimal(rough)
-    return bool(found) and same_number(Number(Fraction(mp.nstr(constant(exact), 55)), 0, 0), found, least)
+    percent = rough[0] == " " and rough[2] == '"%'
+    found = decimal(rough[1] if percent else rough)
+    if not found:
+        return False
+    value = constant(exact) * (100 if percent else 1)
+    return same_number(Number(Fraction(mp.nstr(value, 55)), 0, 0), found, least)
+
+_ROUNDED = {"\\lfloor\\rfloor": 1, "\\lceil\\rceil": -1}     # the sign of what they take away
+
+def whole_part(tree, whole):
+    """True if a tree is the floor or ceiling of a number and has that value."""
+    if tree[0] not in _ROUNDED:
+        return False
+    rest = constant(("-", tree[1], whole)) * _ROUNDED[tree[0]]
+    return constant(whole) % 1 == 0 and (EPSILON < rest < 1 - EPSILON or agree(tree[1], whole))
 
 def listed(op, *items):
     """A list or set, with both of a \\pm b; named if it is x = 1, x = 2 (a list) or x = 1, y = 2 (tuple)."""
@@ -540,12 +557,19 @@ def listed(op, *items):
         return ("named", ("()", *names), ("()", *values))
     return (op, *items)
 
+def times(factor, tree):
+    """A number times a matrix, a row or an entry."""
+    parts = (times(factor, part) for part in tree[1:])
+    return (tree[0], *parts) if tree[0] in ("matrix", "&") else ("*", factor, tree)
+
 def meaning(tree):
     """("named", name, value) for x = 5, x \\in S, and lists of them; ("equation", a, b); 5 for 2 + 3 = 5."""
     if tree[0] in (*_JOINTS, "\\{\\}"):
         return listed(*tree)
     if "±" in leaves(tree):
         return listed(",", tree)
+    if tree[0] in ("*", " ") and tree[2][0] == "matrix" and is_value(tree[1]):
+        return times(*tree[1:])
     if tree[0] != "chain" or not set(tree[1].split()) <= {"=", "\\approx", "\\in"}:
         return tree
     ops, sides = tree[1].split(), tree[2:]
@@ -560,7 +584,7 @@ def meaning(tree):
         return ("equation", *sides)
     first = max(named, ops.index("\\approx") if "\\approx" in ops else len(ops)) + 1
     exact = sides[named:first]
-    if "\\in" in ops or not all(same(exact[-1], x) for x in exact[:-1]):
+    if "\\in" in ops or not all(same(exact[-1], x) or whole_part(x, exact[-1]) for x in exact[:-1]):
         raise Unreadable("not equal")
     if not all(rounds(exact[-1], x, least=1) for x in sides[first:]):
         raise Unreadable("not equal")
@@ -610,6 +634,10 @@ def same(g, p):
     if all(kind in ("named", "equation") for kind in kinds):
         if g[1] == p[1] and "equation" not in kinds:
             return same(g[2], p[2])
+        if g[1][0] == "call" and g[1][:2] == p[1][:2]:
+            x, t = g[1][2], p[1][2]
+            if x in letters(g[2]) - letters(p[2]) and t in letters(p[2]):
+                return same(g[2], replace(p[2], t, x))                     # f(t) = t + 1 for f(x) = x + 1
         if g[1][0] == p[1][0] == "()":
             a, b = (dict(zip(names[1:], values[1:])) for _, names, values in (g, p))
             return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
@@ -626,7 +654,7 @@ def same(g, p):
             return same(a[1], b)
         if a[0] == ":" and len(a) == 3 and is_value(b) and not re.fullmatch(r"\d\d", str(a[2])):  # not 12:30
             return constant(b) % 1 != 0 and same_value(("/", *a[1:]), b)
-    if kinds[0] == kinds[1] and kinds[0] in ("()", "[]", "(]", "[)", ":", "matrix", "&"):
+    if kinds[0] == kinds[1] and kinds[0] in ("()", "[]", "(]", "[)", ":", "matrix", "&", *_ROUNDED):
         return len(g) == len(p) and all(map(same, g[1:], p[1:]))
     if kinds[0] == kinds[1] == "chain" and g[1] == p[1] and all(map(same, g[2:], p[2:])):
         return True

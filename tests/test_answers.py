@@ -340,22 +340,36 @@ KINDS = [                                       # (kind, gold answer, right, wro
     ("sets", r"-1\le k\le 1", [r"|k|\le1", r"k^2\le 1", "[-1,1]"], [r"|k|<1", r"k^2\le 2", r"k\le1"]),
     ("families", r"x=\frac{\pi}{4}+k\pi, k\in\mathbb{Z}", [r"\frac{\pi}{4}+\pi k,\ k\in\mathbb Z"], [r"\frac{\pi}{4}+2k\pi, k\in\mathbb{Z}", r"\frac{\pi}{4}"]),
     ("names", "(n,k)=(3,2)", ["k=2, n=3", "(3,2)"], ["(k,n)=(3,2)", "n=2,k=3"]),
+    ("an operator as a name", "6", [r"\mathbb{E}[X]=6", r"\mathbb E(X)=6", r"\lfloor 13/2\rfloor=6", "x=⌈11/2⌉=6", r"\lfloor 6\rfloor=6"],
+     [r"\lfloor 13/2\rfloor", r"\lfloor 11/2\rfloor=6", r"\lceil 13/2\rceil=6", r"\lfloor 7-10^{-90}\rfloor=7", r"\lfloor 6-10^{-90}\rfloor=6",
+      r"\mathbb{E}[X]", r"\mathbb{E}[X]+1=6", r"\mathbb{E}[X)=6", r"\lfloor x\rfloor=6", r"\lfloor 13/2\rceil=6"]),
+    ("an operator around another form", r"\lfloor \frac{n}{2} \rfloor", ["⌊n/2⌋", r"\left\lfloor\frac n2\right\rfloor"],
+     ["n/2", "⌈n/2⌉", "⌊n/3⌋", "⌊n/2", "⌊n/2⌋+1", r"\lfloor n\rfloor/2"]),
+    ("abbreviations of quotients", r"20\text{ mph}", [r"20\text{ miles per hour}", "20 miles/hour", "20"],
+     ["20 h", r"20\text{ miles}", r"20\text{ miles per second}", r"20\text{ hours per mile}", r"20\text{ mph}^2"]),
+    ("approximations in percent", r"\frac{5}{36}", [r"\frac{5}{36}\approx 13.9\%", r"\frac{5}{36}\approx 13.88\%"],
+     [r"\frac{5}{36}\approx 13.7\%", r"\frac{5}{36}\approx 13.9", r"\frac{5}{36}=13.9\%", r"13.9\%", r"\frac{5}{36}\approx 0.139\%"]),
+    ("matrices times numbers", r"\frac{1}{2}\begin{pmatrix}1\\2\end{pmatrix}",
+     [r"\begin{pmatrix}\frac12\\1\end{pmatrix}", r"\frac14\cdot\begin{bmatrix}2\\4\end{bmatrix}"],
+     [r"\begin{pmatrix}\frac12\\2\end{pmatrix}", r"\begin{pmatrix}\frac12&1\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", r"\frac12\begin{vmatrix}1\\2\end{vmatrix}", "1"]),
+    ("matrices times numbers", r"\begin{pmatrix}2&4\\6&8\end{pmatrix}", [r"2\begin{pmatrix}1&2\\3&4\end{pmatrix}"],
+     [r"2\begin{pmatrix}1&2\\3&8\end{pmatrix}", r"\begin{pmatrix}2&0\\0&2\end{pmatrix}\begin{pmatrix}1&2\\3&4\end{pmatrix}"]),
+    ("another letter", "f(x)=x^2+1", ["f(t)=t^2+1"], ["g(t)=t^2+1", "f(t)=x^2+1", "f(x)=t^2+1", "f(t)=t^2+x", "f(2)=x^2+1", "f(t)=t^2-1"]),
+    ("another letter", "f(x)=ax", ["f(t)=at"], ["f(a)=xa", "f(a)=a^2", "f(b)=bc"]), ("another letter", "P(A)=0.5", ["0.5"], ["P(B)=0.5"]),
+    ("two dots", r"\frac{4}{33}", [r"0.\dot{1}\dot{2}", r"0.\dot1\dot2"], [r"0.\dot{1}{\dot{2}}", r"0.\dot{1}\dot{2}3", r"0.\dot{1}0\dot{2}", r"0.1\dot{2}"]),
+    ("signs as indices", r"[0,\infty)", [r"\mathbb{R}_{\ge 0}", r"\mathbb R_{\geq0}", "ℝ_{≥0}"],
+     [r"\mathbb{R}_{> 0}", r"\mathbb{R}_{\ge 0.5}", r"\mathbb{Z}_{\ge 0}", r"\mathbb{R}_{\le 0}", r"\mathbb{R}_{\ge 0}^2"]),
+    ("lists of complex numbers", "1+i,1-i", ["1-i,1+i"], ["1+i,2-i"]),
     ("congruences", r"n\equiv 3\pmod{7}", [r"n \equiv 3 \pmod 7"], [r"n\equiv 3\pmod{8}", "3"]),
 ]
 
 
 REFUSED_BY_CHOICE = [                           # right, and rare: reading them would take more lines than they are worth
-    ("an operator as a name", "6", [r"\gcd(12,18)=6", r"\mathbb{E}[X]=6", r"\lfloor 13/2\rfloor=6"]),
+    ("an operator as a name", "6", [r"\gcd(12,18)=6"]),
     ("an operator as a name", r"45^\circ", [r"\angle A=45^\circ"]),
-    ("an operator around another form", r"\lfloor \frac{n}{2} \rfloor", ["⌊n/2⌋"]),
     ("e with one digit may be Euler's", "0.0000002", ["2e-7"]),
     ("millions", r"5\text{ million}", ["5000000", "5,000,000", r"5\times10^6"]),
     ("a comma that means or", r"(-\infty,1)\cup(2,\infty)", ["x > 2, x < 1"]),
-    ("abbreviations of quotients", r"20\text{ mph}", [r"20\text{ miles per hour}"]),
-    ("approximations in percent", r"\frac{5}{36}", [r"\frac{5}{36}\approx 13.9\%"]),
-    ("matrices times numbers", r"\frac{1}{2}\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{pmatrix}\frac12\\1\end{pmatrix}"]),
-    ("another letter", "f(x)=x^2+1", ["f(t)=t^2+1"]),
-    ("two dots", r"\frac{4}{33}", [r"0.\dot{1}\dot{2}"]), ("signs as indices", r"[0,\infty)", [r"\mathbb{R}_{\ge 0}"]),
 ]
 
 

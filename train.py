@@ -10,14 +10,14 @@ Every field of Config is an option. main() at the end of the file is the algorit
 above it, in order; the losses and what they select are in loss.py; what is no method is in support/.
 """
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from support.options import Bookkeeping, announce, check, entropy_targets, parse_args, refuse, run_path, uses_vllm
+from support.options import Bookkeeping, announce, check, check_method, entropy_targets, parse_args, refuse, run_path, uses_vllm
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
-
 @dataclass
 class Config(Bookkeeping):
     seed: int = 1  # of everything that is drawn
@@ -42,9 +42,8 @@ class Config(Bookkeeping):
     prm_lr: float = 3e-4  # prime: learning rate of its reward model (paper: 1e-6)
     prm_beta: float = 0.05  # prime: weight of sum q in its cross entropy (paper: 0.05)
     overlong_buffer: int = 0  # tokens before the limit that cost reward (DAPO); 0: off
-    # loss
-    loss: Literal["pg", "grpo", "clip_higher", "clip_cov", "kl_cov", "entropy_bonus", "ref_kl",
-                  "top_entropy"] = "grpo"  # a function of loss.py
+    # which loss: a function of loss.py
+    loss: Literal["pg", "grpo", "clip_higher", "clip_cov", "kl_cov", "entropy_bonus", "ref_kl", "top_entropy"] = "grpo"
     clip_ratio_low: float = 0.2  # PPO's clip, downwards (paper: 0.2; clip_cov 1)
     clip_ratio_high: float = 0.2  # and upwards (paper: 0.2; clip_higher 0.28; clip_cov 1)
     clip_cov_ratio: float = 0.01  # fraction of the tokens that clip_cov drops (paper: 2e-4)
@@ -96,6 +95,7 @@ PRESETS["32b clip_cov"] = PRESETS["7b clip_cov"]
 if __name__ == "__main__":  # before the imports that take seconds: --help and a typo answer at once
     try:
         CFG = parse_args(sys.argv[1:], Config, PRESETS)
+        check(CFG, int(os.environ.get("WORLD_SIZE", 1)))
     except ValueError as error:
         refuse(error)
     announce(CFG)
@@ -103,7 +103,6 @@ if __name__ == "__main__":  # before the imports that take seconds: --help and a
 import functools
 import inspect
 import itertools
-import os
 import signal
 import time
 
@@ -158,7 +157,7 @@ class Policy(nn.Module):
         return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)             # [B, T]
 
     def reshard(self):
-        """FSDP's, if the model is sharded: a forward pass without backward leaves the root's parameters whole."""
+        """fully_shard() puts its own before this one: a forward pass without backward leaves the root's weights whole."""
 
     def logits(self, hidden: Tensor):
         return self.model.get_output_embeddings()(hidden)[:, :self.n_vocab]  # ids past the tokenizer's have p = 0
@@ -206,6 +205,7 @@ class Run:
 
     def __init__(self, cfg: Config):
         check(cfg, int(os.environ.get("WORLD_SIZE", 1)))
+        check_method(cfg, PRESETS, LOSSES, SELECT)
         self.cfg, self.probe, self.signals, self.stopped, vllm = cfg, None, [], False, uses_vllm(cfg)
         self.targets = entropy_targets(cfg.entropy_target) if cfg.entropy_target else None
         self.tokenizer = load_tokenizer(cfg, vllm)
@@ -280,7 +280,6 @@ def rollout(run: Run) -> list[list[Response]]:
         run.sampled += scored
         groups += [group for group in scored if teaches(cfg, group)]
         rounds += 1
-    run.sampler.sleep()
     groups = groups[:cfg.prompts_per_step]
     run.metrics |= rollout_metrics(run.sampled, rounds, reward.STATUSES) | {"rollout/groups": len(groups)}
     return groups
@@ -415,7 +414,7 @@ def select(run: Run, mini: MiniBatch) -> Tensor | None:
             selected = select_random(mask, count=int(selected.sum()), generator=generator)
         return selected
 
-    mini.by_old = choose(old["old_logprobs"], old["entropy"])
+    mini.by_old = choose(old["old_logprobs"], old["entropy"])  # kept for the metric cov/overlap
     if mini.index == 0 or cfg.cov_logprobs == "old":
         return mini.by_old
     return choose(*map(mini.over_all_ranks, zip(*no_grad_pass(run.policy, mini.batches))))
@@ -441,9 +440,9 @@ def update(run: Run, mini: MiniBatch):
     """One optimizer step on the token-mean of the loss over the mini-batch of all ranks; mini.sums: over its tokens."""
     cfg, sums = run.cfg, {}
     torch.manual_seed(derive_seed(cfg.seed, run.metrics["step"], mini.index, dist.get_rank()))  # clip_cov may draw
-    share = None if mini.selected is None else mini.selected.float().mean()
+    share = None if mini.selected is None else mini.selected.float().mean()  # for a mean over the selected alone
 
-    def token_mean(m):
+    def part_of_token_mean(m):
         logprobs, entropy = run.policy(m.input_ids, m.prompt_lengths, m.targets, m.mask)         # [B, T]
         selected = None if mini.selected is None else mini.selected[m.position] & m.mask
         options = asked_for(LOSSES[cfg.loss], cfg, entropy=entropy, ref_logprobs=m.ref_logprobs, selected=selected,
@@ -453,10 +452,10 @@ def update(run: Run, mini: MiniBatch):
             advantages = advantages * tis_weights(m.old_logprobs, m.sampler_logprobs, m.mask, cap=cfg.tis_cap)
         token_loss, stats = LOSSES[cfg.loss](logprobs, m.old_logprobs, advantages, m.mask, **options)
         for key, value in {"pg_loss": token_loss.detach(), **stats}.items():
-            sums[key] = sums.get(key, 0) + value.double().sum()
-        return token_loss.sum() / mini.n_tokens
+            sums[key] = sums.get(key, 0) + torch.where(m.mask, value, 0).double().sum()
+        return torch.where(m.mask, token_loss, 0.0).sum() / mini.n_tokens
 
-    norm = optimizer_step(run.policy, run.models["policy"][1], mini, token_mean, cfg.max_grad_norm)
+    norm = optimizer_step(run.policy, run.models["policy"][1], mini, part_of_token_mean, cfg.max_grad_norm)
     mini.sums = sums | {"grad_norm": norm} if norm is not None else None
     run.state["skipped_in_a_row"] = run.state["skipped_in_a_row"] + 1 if norm is None else 0
     if run.state["skipped_in_a_row"] == 3:
@@ -475,6 +474,7 @@ def main(cfg: Config):
         # ==== 1. generate: responses of the current policy ====================================================
         # ==== 2. score: verify; keep the groups that have right and wrong responses ===========================
         groups = rollout(run)
+        run.sampler.sleep()
 
         # ==== 3. log-probs: advantages, and log-probs of the policy that sampled from the training model ======
         set_advantages(run, groups)

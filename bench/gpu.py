@@ -22,7 +22,7 @@ SIZES = {
     True: dict(prompts_per_step=8, group_size=4, mini_batch_prompts=4, val_samples=1, lr=1e-3, checkpoint_every=2),
     False: dict(prompts_per_step=64, group_size=8, mini_batch_prompts=16, val_samples=1, lr=1e-5, checkpoint_every=2,
                 max_prompt_tokens=128, max_response_tokens=512, micro_batch_tokens=20480, grad_checkpointing=True,
-                kl_cov_ratio=0.002, clip_cov_ratio=0.002),
+                kl_cov_ratio=0.002, clip_cov_ratio=2e-4),
 }
 
 

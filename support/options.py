@@ -6,6 +6,7 @@ torch and transformers are imported where they are needed, so that --help and a 
 import contextlib
 import dataclasses
 import importlib.util
+import inspect
 import io
 import json
 import math
@@ -99,6 +100,8 @@ def read_command(argv: list[str], description: str):
     if argv[0] not in COMMANDS:
         raise ValueError(f"unknown command {argv[0]!r}: it is one of {', '.join(COMMANDS)}")
     options = parse(COMMANDS[argv[0]], argv[1:], prog=f"eval.py {argv[0]}")
+    if getattr(options, "runs", None) == ():
+        raise ValueError(f"{argv[0]} needs at least one run folder")
     for name, value in vars(options).items():
         if type(value) is int and value < 1 and name != "seed":
             raise ValueError(f"--{name} {value}: it has to be 1 or more")
@@ -193,13 +196,10 @@ def check(cfg, world_size: int):
         require(ratio < 1 and (embedded or ratio <= 0.05), f"--{field} {ratio}: it is a fraction, 0.2 % is 0.002")
         require(embedded or not cfg.loss.startswith(field.removesuffix("_ratio")) or ratio != getattr(defaults, field),
                 f"--{field} is the embedded run's {ratio}; choose one for {cfg.model} (the paper: 2e-4 to 2e-3)")
-    require(cfg.selection == "cov" or cfg.loss in ("clip_cov", "kl_cov") and cfg.cov_scope == "mini",
-            "--selection random needs --loss clip_cov or kl_cov and --cov_scope mini")
+    require(cfg.selection == "cov" or cfg.cov_scope == "mini", "--selection random needs --cov_scope mini")
+    require(cfg.clip_cov_lb < cfg.clip_cov_ub, "--clip_cov_lb has to be below --clip_cov_ub; no token lies between")
     require(cfg.entropy_target is None or cfg.loss == "entropy_bonus", "--entropy_target needs --loss entropy_bonus")
     require(cfg.tis_cap is None or cfg.cov_scope == "mini", "--tis_cap needs --cov_scope mini")
-    for field in ("clip_ratio_low", "clip_ratio_high"):
-        require(cfg.loss not in ("pg", "kl_cov") or getattr(cfg, field) == getattr(defaults, field),
-                f"--{field} has no effect: {cfg.loss} has no PPO clip")
     if os.path.isdir(cfg.model):
         require(os.path.exists(f"{cfg.model}/config.json"), f"--model {cfg.model}: the folder has no config.json")
         require(any(name.endswith((".safetensors", ".bin")) for name in os.listdir(cfg.model)),
@@ -227,9 +227,25 @@ def check(cfg, world_size: int):
             f"{run}: no permission to write in {there.absolute()}")
 
 
+def check_method(cfg, presets: dict[str, dict], losses: dict, selects: dict):
+    """Refuse a loss's option that has no effect on the loss chosen. ValueError: one line."""
+    def options(function):
+        return set(inspect.signature(function).parameters) & vars(cfg).keys()
+
+    used = options(losses[cfg.loss])
+    if cfg.loss in selects:
+        used |= options(selects[cfg.loss]) | {"cov_scope", "cov_logprobs", "selection"}
+    known = {"cov_scope", "cov_logprobs", "selection"}.union(*map(options, (*losses.values(), *selects.values())))
+    for field in sorted(known - used):
+        value = getattr(cfg, field)
+        if value != getattr(type(cfg), field) and value not in [preset.get(field) for preset in presets.values()]:
+            raise ValueError(f"--{field} {value} has no effect with --loss {cfg.loss}")
+
 def uses_vllm(cfg) -> bool:
+    if cfg.sampler != "auto" or not ("torch" in sys.modules or os.path.exists("/dev/nvidia0")):
+        return cfg.sampler == "vllm"  # without importing torch, so that what cannot work is refused at once
     import torch
-    return cfg.sampler == "vllm" or cfg.sampler == "auto" and torch.cuda.is_available()
+    return torch.cuda.is_available()
 
 
 def run_path(cfg) -> Path:

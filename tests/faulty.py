@@ -4,6 +4,7 @@ A rank is a process forked from one that has imported everything (a start takes 
 train.main(), untouched but for the one function through which the fault comes.
 """
 
+import functools
 import json
 import multiprocessing
 import os
@@ -154,6 +155,7 @@ def nan_loss(rank: int, updates: tuple[int, ...], victim: int = 0):
         calls.append(1)
         return update(*args, **kwargs)
 
+    @functools.wraps(grpo)  # the trainer reads its signature
     def poisoned(*args, **kwargs):
         loss, stats = grpo(*args, **kwargs)
         return loss * (torch.nan if len(calls) - 1 in updates and rank == victim else 1), stats

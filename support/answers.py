@@ -78,13 +78,13 @@ def table(rows):
 _SIGNS = table(r"""- − –;\times ×;\cdot · ⋅;/ ÷ ⁄;\infty ∞;\degree °;\sqrt √;\cup ∪;\cap ∩;\setminus ∖;\pm ±
     ;\le ≤;\ge ≥;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;\frac12 ½;\frac14 ¼;\frac34 ¾;( ⟨;) ⟩
     ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’
-    ;\lfloor ⌊;\rfloor ⌋;\lceil ⌈;\rceil ⌉""")
+    ;\lfloor ⌊;\rfloor ⌋;\lceil ⌈;\rceil ⌉;\land ∧;\lor ∨;\neg ¬;\to →""")
 SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in _SIGNS.items() if sign not in _SIGNS.values()},
                        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff$", ""), "~": " ", "\n": " ", ";": ","})
 _SAME = table(r"""\binom \dbinom \tbinom;\le \leq \leqslant;\ge \geq \geqslant;< \lt;> \gt;\ne \neq
     ;\emptyset \varnothing;( \langle;) \rangle;\{ \lbrace;\} \rbrace;[ \lbrack;] \rbrack
     ;| \vert \lvert \rvert \mid;\setminus \backslash;* \cdot \times \ast
-    ;/ \div "per;: \colon "to;"or \lor;"and \land;£ \pounds;' \prime
+    ;/ \div "per;: \colon "to;"or \lor \vee;"and \land \wedge;\to \rightarrow;\neg \lnot;£ \pounds;' \prime
     ;"% % \% "percent percent;"\degree \degree "degree "degrees degree degrees
     ;\phi \varphi;\epsilon \varepsilon;\asin \arcsin;\acos \arccos;\atan \arctan;\log \ln;2 "two""")
 # Units and their other words. A word that changes a number (hundredths) is none. A count has no power.
@@ -122,7 +122,8 @@ def plain_unit(m):
 
 _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"), (r">=", r"\\ge "), (r"<=", r"\\le "), (r"\{:\}", ":"),
-    (r"\\not\s*=", r"\\ne "), (r"\\\\", r"\\row "), (r"\\(?:left|right)\s*\.", ""), (r"\\text\{,\}", "{,}"),
+    (r"\\not\s*=", r"\\ne "), (r"\\\\(?:\[[\d.]+(?:pt|ex|em|mm)\])?", r"\\row "),
+    (r"\\(?:left|right)\s*\.", ""), (r"\\text\{,\}", "{,}"),
     (r"\\\{\s*\\begin\s*\{array\}", r"\\begin{cases}"), (r"\\(begin|end)\s*\{(\w+)\*?\}", r"\\\1\2 "),
     (r"(\\begin(?:cases|array))\s*\{[clr|]+\}", r"\1 "), (r"\\(?:textcolor|color)\s*\{\w+\}", " "),
     (r"\\[hv]space\*?\s*\{[^{}]*\}", " "), (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "),
@@ -178,11 +179,15 @@ def tokenize(text):
         tokens += token if token.isalpha() else [token]
     return tuple(tokens[:-1] if tokens[-1:] == ["."] else tokens)
 
+def folded(word):
+    """Without its case, unless that may carry meaning: AB, Aa, MHz, but not Yes or Red."""
+    short = len(word) < 3 and word.lower() not in _WORDS or len(word) == 3 and not word.istitle()
+    return word if short or word in _UNITS else word.casefold()
+
 def spelled(tokens):
     """The tokens in one spelling: what is not read is equal only to itself."""
-    def exact(token):
-        return token[0] == "\\" or len(token) < 4 and token.isupper() or token.lstrip('"') in _UNITS
-    text = " ".join(token if exact(token) or len(token) == 1 else token.casefold() for token in tokens)
+    text = " ".join(token if token[0] == "\\" else '"' * (token[0] == '"') + folded(token.lstrip('"'))
+                    for token in tokens)
     text = re.sub(r'(?<=\d) "(?:st|nd|rd|th)\b', "", re.sub(r"\{ (\S+) \}", r"\1", text))
     text = re.sub(r'(?<=\w\w) "(?=\w\w)', "~", text).replace('"', "")
     return re.sub(r"(?<!\d) | (?!\d)", "", text)
@@ -290,7 +295,7 @@ class Reader:
         if token[0] == '"':
             while self.next[0] == '"' and self.next not in _JOINTS or self.next.isalnum() or self.next == "-":
                 word += " " + self.accept(self.next).lstrip('"')
-            return _PHRASES.get(word.casefold(), ("words", word.casefold()))
+            return _PHRASES.get(word.casefold(), ("words", " ".join(map(folded, word.split()))))
         if token in _CLOSE:
             return self.bracket(token)
         if token == "{":
@@ -552,7 +557,7 @@ def listed(op, *items):
     names = [item[1] for item in items if item[0] == "named"]
     if len(set(names)) == 1 and items[0][0] == "named":
         return ("named", names[0], (op, *(item[2] if item[0] == "named" else item for item in items)))
-    if len(set(names)) == len(items):
+    if len(set(names)) == len(items) and op != '"or':
         names, values = zip(*sorted((item[1:] for item in items), key=str))
         return ("named", ("()", *names), ("()", *values))
     return (op, *items)
@@ -600,6 +605,9 @@ def same_value(g, p):
         simple = abs(percent * 2520000 - mp.nint(percent * 2520000)) < EPSILON               # no root of 2 %
         return simple and leaves(("", g, p)).count('"%') == 1 and (percent >= 1 and agree(g, p, {'"%': 1})
             or percent % 100 != 0 and agree(g, p, {'"%': mp.mpf(1) / 100}))
+    halves = [unit & {'"am', '"pm'} for unit in units]
+    if all(halves) and halves[0] != halves[1]:                             # of the day: 0 am is not 0 pm
+        return False
     one_sided = not all(units) or units[0] | units[1] < {'"\\degree', '"C', '"F'}
     if agree(g, p, dict.fromkeys(units[0] | units[1], 1) if one_sided else ()):
         return True
@@ -610,6 +618,11 @@ def unnamed(tree):
     _, name, value = tree
     indexed = name[0] == "()" and len({x[1] if x[0] == "_" else x for x in name[1:]}) == 1
     return (",", *value[1:]) if indexed else value
+
+def is_claim(tree):
+    """A letter or words: "A or B" says less than "A and B", but roots are listed with any joint."""
+    letter = isinstance(tree, str) and _LETTER.fullmatch(tree)
+    return bool(letter) or tree[0] in ("words", "choice", "named", *_JOINTS)
 
 def paired(a, b):
     """True if the items of two lists can be paired, in any order."""
@@ -659,6 +672,8 @@ def same(g, p):
     if kinds[0] == kinds[1] == "chain" and g[1] == p[1] and all(map(same, g[2:], p[2:])):
         return True
     lists = all(kind in (*_JOINTS, "\\{\\}") for kind in kinds)
+    if lists and '"or' in kinds and kinds[0] != kinds[1] and any(map(is_claim, g[1:] + p[1:])):
+        return False
     if lists and (kinds[0] == kinds[1] or g[1][0] != "chain") and paired(g[1:], p[1:]):
         return True
     return not is_value(g) and not is_value(p) and same_sets(g, p)

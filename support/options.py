@@ -129,7 +129,7 @@ def parse(what, argv: list[str], **options):
         if exit_.code == 0:  # --help
             raise
         text = re.sub(r"[\u2500-\u257f]+|-{3,}", " ", said.getvalue()).partition("For full helptext")[0]
-        text = " ".join(text.split()).removeprefix("Unrecognized options ")
+        text = re.sub("^(Unrecognized options|Invalid choice|Value error|Missing argument) ", "", " ".join(text.split()))
         if stray := re.match(r"Unrecognized options: ([^-\s]\S*)$", text):
             text += f", after {argv[argv.index(stray[1]) - 1]}: a switch takes no value"
         raise ValueError(text) from None

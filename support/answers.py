@@ -379,6 +379,8 @@ def read(tokens):
     reader.accept("=")
     tree = reader.tree()
     reader.expect("\0")
+    if reader.at < len(reader.tokens) - 1:
+        raise Unreadable("a NUL before the end")
     return tree
 
 def leaves(tree):

@@ -476,7 +476,7 @@ def test_metamorphic(capsys):
 CONNECTIVES_AND_CASE = [(r"P \land Q", r"P \lor Q"), (r"P \lor Q", "P,Q"), (r"P\land(Q\lor R)", r"P\lor(Q\land R)"),
                         (r"x=1\text{ and }y=2", r"x=1\text{ or }y=2"), ("A,C", r"\text{A or C}"), (r"\text{I, II}", r"\text{I or II}"),
                         (r"\text{red and blue}", r"\text{red or blue}"), ("3:00 PM", "3:00 AM"), (r"8:00\text{ am}", r"8:00\text{ pm}"),
-                        (r"\text{Aa}", r"\text{aa}"), (r"5\text{ MHz}", r"5\text{ mHz}")]
+                        (r"\text{Aa}", r"\text{aa}"), (r"5\text{ MHz}", r"5\text{ mHz}"), ("5", "5\0"), ("5", "5\0\0 6")]
 SAME_IN_OTHER_WORDS = [(r"P \land Q", r"P \wedge Q"), ("P \\land Q", "P ∧ Q"), (r"\neg P", r"\lnot P"), ("1,2", r"x=1\text{ or }x=2"),
                        (r"2a,-a", r"x=2a\text{ or }x=-a"), (r"(1,2),(3,4)", r"(1,2)\text{ or }(3,4)"), ("A,C", r"\text{A and C}"),
                        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\[4pt]2\end{pmatrix}"), (r"\text{Yes}", "yes")]

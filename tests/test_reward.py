@@ -144,7 +144,7 @@ def test_importing_is_light():
 
 class Tokenizer:
     """One id per character; 0 is the BOS that a tokenizer adds unless told not to."""
-    chat_template = None
+    chat_template = eos_token_id = None
     def __call__(self, text, add_special_tokens=True):
         return collections.namedtuple("Encoding", "input_ids")([0] * add_special_tokens + [ord(c) for c in text])
     def apply_chat_template(self, messages, tokenize, add_generation_prompt):

@@ -402,12 +402,17 @@ mp.dps = 60
 LIMIT = 1 << 15                                       # bits of a number
 EPSILON = mp.mpf(10) ** -25                           # between numbers of 60 digits
 
+def power(a, n):
+    if mp.mag(n) > 64:
+        raise ValueError("an exponent that nobody means, and that takes seconds")
+    return mp.power(a, n)
+
 def root(a, n):
     """The real root of a negative number if n is odd."""
     odd = mp.im(n) == 0 and n % 2 == 1
     return -mp.power(-a, 1 / n) if odd and mp.im(a) == 0 and mp.re(a) < 0 else mp.power(a, 1 / n)
 
-_VALUES = {"+": operator.add, "-": operator.sub, "neg": operator.neg, "||": abs, "^": mp.power, "root": root,
+_VALUES = {"+": operator.add, "-": operator.sub, "neg": operator.neg, "||": abs, "^": power, "root": root,
            "!": mp.factorial, "\\binom": mp.binomial, "\\choose": mp.binomial, "/": operator.truediv,
            "\\over": operator.truediv, "*": operator.mul, " ": operator.mul,
            **{name: getattr(mp, name) for name in _FUNCTIONS}}

@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, GenerationConfig
 from transformers.utils import logging
 
+from support.checkpoints import last_line
 from support.options import gpu_memory
 
 logging.disable_progress_bar()  # a bar a weight file says nothing of the run
@@ -113,7 +114,7 @@ def check_logits(policy, name: str):
     try:
         own = model(input_ids=ids, use_cache=False).logits[0, :, :n_vocab].float()             # [8, V]
     except Exception as error:  # each kind of broken model raises its own
-        raise ValueError(f"--model {name}: {(str(error).strip().splitlines() or [repr(error)])[-1]}") from None
+        raise ValueError(f"--model {name}: {last_line(error)}") from None
     ours = policy(ids, torch.tensor([1]), ids, ids >= 0, logits_only=True) * policy.temperature
     if not (ours - own).abs().max() <= 4 * torch.finfo(model.dtype).eps * own.abs().max():
         raise ValueError(f"--model {name}: this architecture is not supported: its logits are not those of its head "

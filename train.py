@@ -18,6 +18,7 @@ from typing import Literal
 from support.options import Bookkeeping, announce, check, check_method, entropy_targets, parse_args, refuse, run_path, uses_vllm
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
+# Those that are no method (sampler, memory, checkpoints, verifiers) are in support/options.py.
 @dataclass
 class Config(Bookkeeping):
     seed: int = 1  # of everything that is drawn
@@ -31,12 +32,10 @@ class Config(Bookkeeping):
     prompts_per_step: int = 32  # prompts a rollout (paper: 256)
     group_size: int = 16  # responses a prompt (paper: 8)
     max_gen_rounds: int = 4  # of dynamic sampling (paper: 10)
+    oversample: bool = False  # as many prompts a round as will do at the share of usable groups so far (on GPUs: on)
     min_accuracy: float = 0.0  # a group is kept from this share of right responses on, unless all are wrong ...
     max_accuracy: float = 1.0  # ... up to this one, unless all are right (PRIME: 0.2 to 0.8)
     temperature: float = 1.0  # of sampling, log-probs and entropy alike (paper: 1)
-    sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (paper: vllm)
-    tensor_parallel: int = 1  # ranks that share one vLLM engine (paper: 2)
-    gpu_memory_utilization: float = 0.6  # vLLM's share of a GPU, beside the trainer; it sleeps while the model trains
     # score
     advantage: Literal["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "prime"] = "grpo"  # baseline of a response
     prm_lr: float = 3e-4  # prime: learning rate of its reward model (paper: 1e-6)
@@ -63,12 +62,10 @@ class Config(Bookkeeping):
     tis_cap: float | None = None  # cap of the sampler's importance weights; None: weight 1
     # update
     mini_batch_prompts: int = 4  # prompts an optimizer step (paper: 32)
-    micro_batch_tokens: int = 1536  # padded tokens a forward pass (paper: 20480 to 30720)
     lr: float = 1.5e-4  # learning rate of AdamW (paper: 5e-7; 1e-6)
     warmup_steps: int = 5  # linear, then constant (paper: 0)
     weight_decay: float = 0.0  # of AdamW (paper: 0)
     max_grad_norm: float = 1.0  # longer gradients are clipped (paper: 1)
-    grad_checkpointing: bool = False  # recompute decoder layers in backward
     max_steps: int = 150  # rollouts (paper: about 300)
     # evaluate
     eval_every: int = 10  # steps; 0: only before and after (paper: 4)
@@ -82,8 +79,8 @@ PRESETS = {
     "prime": dict(min_accuracy=0.2, max_accuracy=0.8),
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
                val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
-               prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, tensor_parallel=2,
-               score_workers=8, lr=5e-7, prm_lr=1e-6, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4,
+               prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, oversample=True,
+               tensor_parallel=2, score_workers=8, lr=5e-7, prm_lr=1e-6, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4,
                kl_cov_ratio=2e-3, micro_batch_tokens=20480, grad_checkpointing=True, eval_every=4, val_samples=1,
                val_temperature=0.0, checkpoint_every=32),
     "7b clip_cov": dict(clip_ratio_low=1.0, clip_ratio_high=1.0),
@@ -123,7 +120,7 @@ from support.batches import (MiniBatch, Response, any_rank, derive_seed, make_re
                              start_distributed)
 from support.checkpoints import Checkpoints, digest, fingerprint, last_line, shuffled_epochs
 from support.mechanism import follow_entropy_target, measure_groups, measure_update, rollout_metrics, timed
-from support.run_folder import RunFolder, check_sampler, finish, finish_step
+from support.run_folder import RunFolder, check_sampler, check_update, finish, finish_step
 from support.samplers import check_logits, decode, load_tokenizer, make_sampler, warn_of_lost_letters
 
 # === The policy: a Hugging Face causal LM under FSDP2, with log-probs and entropy computed in chunks ==========
@@ -231,7 +228,7 @@ class Run:
         self.weights = functools.partial(hf_weights, self.policy, self.dtype)
 
         # beside weights and optimizers all that the next step depends on: each random draw has a seed of its own
-        self.state = {"step": 0, "drawn": 0, "skipped_in_a_row": 0, "entropy_coeff": cfg.entropy_coeff,
+        self.state = {"step": 0, "drawn": 0, "usable": 1.0, "skipped_in_a_row": 0, "entropy_coeff": cfg.entropy_coeff,
                       "model": fingerprint(self.policy), "data": digest(everything)}
         self.checkpoints = Checkpoints(run_path(cfg) / "checkpoints", cfg.keep_checkpoints)
         resumed = cfg.resume and self.checkpoints.restore(self.models, self.state)
@@ -273,13 +270,17 @@ def rollout(run: Run) -> list[list[Response]]:
     """prompts_per_step groups with right and wrong responses, or as many as max_gen_rounds find (dynamic sampling)."""
     cfg, groups, run.sampled, rounds = run.cfg, [], [], 0
     while len(groups) < cfg.prompts_per_step and rounds < cfg.max_gen_rounds:
-        n = min(cfg.prompts_per_step, 2 * (cfg.prompts_per_step - len(groups)))  # about half will do
+        missing = cfg.prompts_per_step - len(groups)
+        n = min(cfg.prompts_per_step, 2 * missing)  # about half will do
+        if cfg.oversample:  # few rounds: each waits for its longest response
+            n = int(min(3 * cfg.prompts_per_step, (missing + missing**0.5) / run.state["usable"]))
         problems = list(itertools.islice(run.stream, n))
         run.state["drawn"] += n
         scored = score(run, generate(run, problems, derive_seed(cfg.seed, run.metrics["step"], rounds)))
         run.sampled += scored
         groups += [group for group in scored if teaches(cfg, group)]
         rounds += 1
+        run.state["usable"] = (len(groups) + 1) / (len(run.sampled) + 1)  # of this step, or of the last one; never 0
     groups = groups[:cfg.prompts_per_step]
     run.metrics |= rollout_metrics(run.sampled, rounds, reward.STATUSES) | {"rollout/groups": len(groups)}
     return groups
@@ -457,11 +458,7 @@ def update(run: Run, mini: MiniBatch):
 
     norm = optimizer_step(run.policy, run.models["policy"][1], mini, part_of_token_mean, cfg.max_grad_norm)
     mini.sums = sums | {"grad_norm": norm} if norm is not None else None
-    run.state["skipped_in_a_row"] = run.state["skipped_in_a_row"] + 1 if norm is None else 0
-    if run.state["skipped_in_a_row"] == 3:
-        run.folder.save_batch(run.metrics["step"], mini)
-        run.checkpoints.wait()
-        sys.exit("stopped: loss or gradient of three updates in a row were not finite")
+    check_update(run, mini)
 
 # === The algorithm ============================================================================================
 

@@ -29,11 +29,16 @@ MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_
 
 @dataclasses.dataclass
 class Bookkeeping:
-    """The settings that are no method."""
+    """The settings that are no method: speed, memory, what is kept."""
     name: str | None = None  # run folder under runs/; None: <loss>-seed<seed>
     overwrite: bool = False  # replace a run folder that exists
     resume: str | None = None  # run folder to go on with, under its settings unless given again
     preset: Literal["7b", "32b"] | None = None  # the paper's settings, in PRESETS
+    sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (paper: vllm)
+    tensor_parallel: int = 1  # ranks that share one vLLM engine (paper: 2)
+    gpu_memory_utilization: float = 0.6  # vLLM's share of a GPU, beside the trainer; it sleeps while the model trains
+    micro_batch_tokens: int = 1536  # padded tokens a forward pass (paper: 20480 to 30720)
+    grad_checkpointing: bool = False  # recompute decoder layers in backward
     trust_remote_code: bool = False  # run the Python code that a model brings along
     score_workers: int = 2  # verifier processes a rank
     score_timeout: float = 5.0  # seconds a response

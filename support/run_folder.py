@@ -143,6 +143,15 @@ def check_sampler(run):
         run.folder.say(f"{text}; rounding explains {4 * torch.finfo(run.dtype).eps:.1g}")
 
 
+def check_update(run, mini):
+    """After an update: three in a row that were left out end the run."""
+    run.state["skipped_in_a_row"] = run.state["skipped_in_a_row"] + 1 if mini.sums is None else 0
+    if run.state["skipped_in_a_row"] == 3:
+        run.folder.save_batch(run.metrics["step"], mini)
+        run.checkpoints.wait()
+        sys.exit("stopped: loss or gradient of three updates in a row were not finite")
+
+
 def finish_step(run, minis: list):
     """Log, evaluate, save what is due."""
     cfg, step = run.cfg, run.metrics["step"]

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, CohereConfig, CohereForCausalLM, 
 import train
 from faulty import PHASES, ROOT, SMALL, finish, metrics, output, prepare, run, start, start_training
 
-STEPS = ["--max_steps", "5"]
+STEPS = ["--max_steps", "5", "--oversample"]  # which goes on at the share that it had measured
 TARGET = ["--loss", "entropy_bonus", "--entropy_target", "0.4"]  # a coefficient that has to go on where it was
 
 

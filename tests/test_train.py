@@ -3,8 +3,10 @@
 import importlib.util
 import http.server
 import inspect
+import itertools
 import json
 import os
+import random
 import socketserver
 import subprocess
 import sys
@@ -356,6 +358,33 @@ def test_two_ranks_draw_different_samples_and_train_one_policy(tmp_path):
     groups = [[r["response"] for r in rows if r["group"] == g] for g in range(rows[-1]["group"] + 1)]
     half = len(groups) // 2  # the first half is rank 0's
     assert all(a != b for a, b in zip(groups[:half], groups[half:]))
+
+
+def test_oversampling_fills_a_step_in_few_rounds_whatever_the_share_of_usable_groups(monkeypatch):
+    """A simulated rollout in which a group is usable with a probability that falls from 0.9 to 0.34, as in a long run."""
+    draw, asked, P = random.Random(0), [], 64
+
+    def step(run, p):
+        monkeypatch.setattr(train, "generate", lambda run, problems, seed: problems)
+        monkeypatch.setattr(train, "score", lambda run, problems: [draw.random() < p for _ in problems])
+        before = run.state["drawn"]
+        groups = train.rollout(run)
+        asked.append(run.state["drawn"] - before)
+        return len(groups), run.metrics["rollout/gen_rounds"]
+
+    monkeypatch.setattr(train, "teaches", lambda cfg, group: group)
+    monkeypatch.setattr(train, "rollout_metrics", lambda sampled, rounds, statuses: {"rollout/gen_rounds": rounds})
+
+    def simulate(oversample):
+        cfg = train.Config(prompts_per_step=P, max_gen_rounds=10, oversample=oversample)
+        run = SimpleNamespace(cfg=cfg, stream=itertools.repeat({}), metrics={"step": 1}, state={"drawn": 0, "usable": 1.0})
+        return np.array([step(run, p) for p in np.repeat(np.linspace(0.9, 0.34, 40), 5)])
+
+    plain, few = simulate(False), simulate(True)
+    assert (few[:, 0] == P).all(), "every step is whole"
+    assert few[1:, 1].mean() < 1.25 and few[1:, 1].max() <= 3, few[:, 1]
+    assert plain[:, 1].mean() > 2
+    assert sum(asked[200:]) < 1.2 * sum(asked[:200]), "and little is generated for nothing"
 
 
 def test_when_no_group_teaches_anything_the_step_is_logged_without_an_update(tmp_path):

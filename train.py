@@ -180,6 +180,9 @@ def load_policy(cfg: Config, tokenizer, device: torch.device) -> Policy:
             layer.training = True  # transformers recomputes in training mode only; dropout inside stays off
     policy = Policy(model, len(tokenizer), cfg.temperature)
     check_logits(policy, cfg.model)
+    if cfg.compile:
+        for layer in model.base_model.layers:
+            layer.compile(dynamic=True)
     if device.type == "cuda" or dist.get_world_size() > 1:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if device.type == "cuda" else None,

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import socketserver
 import subprocess
 import sys
@@ -385,6 +386,22 @@ def test_oversampling_fills_a_step_in_few_rounds_whatever_the_share_of_usable_gr
     assert few[1:, 1].mean() < 1.25 and few[1:, 1].max() <= 3, few[:, 1]
     assert plain[:, 1].mean() > 2
     assert sum(asked[200:]) < 1.2 * sum(asked[:200]), "and little is generated for nothing"
+
+
+def test_compiled_layers_train_alike_and_resume_exactly(tmp_path):
+    for name in ("eager", "whole"):
+        (tmp_path / name).mkdir()
+    eager = run_training(tmp_path / "eager", "--loss", "kl_cov")
+    compiled = run_training(tmp_path / "whole", "--loss", "kl_cov", "--compile", "--checkpoint_every", "1", "--samples_every", "0")
+    for name in ("actor/grad_norm", "actor/entropy", "actor/ppo_kl_abs", "actor/pg_loss"):
+        assert compiled[1][name] == pytest.approx(eager[1][name], rel=1e-4), name
+    shutil.copytree(tmp_path / "whole", tmp_path / "stopped", symlinks=True)
+    shutil.rmtree(tmp_path / "stopped/runs/run/checkpoints/step_000002")
+    done = subprocess.run([sys.executable, str(ROOT / "train.py"), "--resume", "runs/run"], env=ENV, cwd=tmp_path / "stopped",
+                          capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0 and "resumed after step 1" in done.stderr + done.stdout, done.stderr[-3000:]
+    resumed = [json.loads(line) for line in open(tmp_path / "stopped/runs/run/metrics.jsonl")]
+    assert without_times(resumed) == without_times(compiled)
 
 
 def test_when_no_group_teaches_anything_the_step_is_logged_without_an_update(tmp_path):

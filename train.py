@@ -3,6 +3,7 @@
     python train.py                                             # GRPO on the embedded countdown model, 2 CPU cores
     python train.py --loss kl_cov                               # ... and the entropy stays up
     torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
+    python train.py --preset small                              # SmolLM2-135M, built by small/make.py; 2 to 3 hours
     torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from support.options import Bookkeeping, announce, check, check_method, entropy_targets, parse_args, refuse, run_path, uses_vllm
+from support.procedural import MIX
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
 @dataclass
@@ -23,7 +25,7 @@ class Config(Bookkeeping):
     seed: int = 1  # of everything that is drawn
     # model and data
     model: str = "tiny/base"  # path or hub name (paper: Qwen2.5-7B; 32B)
-    train_data: str = "tiny/train.jsonl"  # jsonl or hub id (DAPO-Math-17k)
+    train_data: str = "tiny/train.jsonl"  # jsonl, hub id or reasoning_gym:task?option=value (DAPO-Math-17k)
     val_data: str = "tiny/val.jsonl"  # several: comma-separated
     max_prompt_tokens: int = 32  # longer prompts are left out, and counted (paper: 2048)
     max_response_tokens: int = 56  # longer responses are cut (paper: 8192)
@@ -34,9 +36,6 @@ class Config(Bookkeeping):
     min_accuracy: float = 0.0  # a group is kept from this share of right responses on, unless all are wrong ...
     max_accuracy: float = 1.0  # ... up to this one, unless all are right (PRIME: 0.2 to 0.8)
     temperature: float = 1.0  # of sampling, log-probs and entropy alike (paper: 1)
-    sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (paper: vllm)
-    tensor_parallel: int = 1  # ranks that share one vLLM engine (paper: 2)
-    gpu_memory_utilization: float = 0.6  # vLLM's share of a GPU, beside the trainer; it sleeps while the model trains
     # score
     advantage: Literal["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "prime"] = "grpo"  # baseline of a response
     prm_lr: float = 3e-4  # prime: learning rate of its reward model (paper: 1e-6)
@@ -63,23 +62,21 @@ class Config(Bookkeeping):
     tis_cap: float | None = None  # cap of the sampler's importance weights; None: weight 1
     # update
     mini_batch_prompts: int = 4  # prompts an optimizer step (paper: 32)
-    micro_batch_tokens: int = 1536  # padded tokens a forward pass (paper: 20480 to 30720)
     lr: float = 1.5e-4  # learning rate of AdamW (paper: 5e-7; 1e-6)
     warmup_steps: int = 5  # linear, then constant (paper: 0)
     weight_decay: float = 0.0  # of AdamW (paper: 0)
     max_grad_norm: float = 1.0  # longer gradients are clipped (paper: 1)
-    grad_checkpointing: bool = False  # recompute decoder layers in backward
     max_steps: int = 150  # rollouts (paper: about 300)
-    # evaluate
-    eval_every: int = 10  # steps; 0: only before and after (paper: 4)
-    val_samples: int = 2  # responses a problem
-    val_temperature: float = 1.0  # of validation samples; 0: greedy (paper: 0 or 0.6)
 
 # what a loss, an advantage or --preset changes; "7b clip_cov": the loss under the preset
 PRESETS = {
     "clip_higher": dict(clip_ratio_high=0.28),
     "top_entropy": dict(clip_ratio_high=0.28),
     "prime": dict(min_accuracy=0.2, max_accuracy=0.8),
+    # a mini-batch has about 500 tokens, 4 of them a rollout: the paper's 2e-3 selects one token, 0.02 selects ten
+    "small": dict(model="small/base", train_data=MIX.format("size=2000&seed=1"), val_data=MIX.format("size=20&seed=2"),
+                  max_prompt_tokens=40, max_response_tokens=64, prompts_per_step=8, group_size=8, mini_batch_prompts=2,
+                  clip_cov_ratio=0.02, kl_cov_ratio=0.02, lr=1e-5, max_steps=100, eval_every=5, score_workers=1),
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
                val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
                prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, tensor_parallel=2,

@@ -349,8 +349,9 @@ def main():
         SIDES[args.side](argparse.Namespace(**args.settings))
     elif args.convert_smollm2:
         sys.path.insert(0, str(ROOT))
-        from small.make import convert_smollm2
-        convert_smollm2(args.convert_smollm2)
+        from small.make import load_smollm2
+        for part in load_smollm2():
+            part.save_pretrained(args.convert_smollm2)
     else:
         args.model = str(Path(args.model).resolve())
         with tempfile.TemporaryDirectory() as args.scratch:

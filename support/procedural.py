@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import io
+import itertools
 import json
 from urllib.parse import parse_qsl, unquote
 
@@ -78,7 +79,7 @@ def why_unusable(entry: dict) -> str | None:
 
 
 def load(path: str) -> list[dict]:
-    """Rows {"problem", "answer", "entry", "task": "reasoning_gym", "source"}. ValueError: one line."""
+    """Rows {"problem", "answer", "entry", "task": "reasoning_gym", "source"}, the tasks in turn, no question twice. ValueError: one line."""
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError:
@@ -92,13 +93,13 @@ def load(path: str) -> list[dict]:
             options = {"seed": 0, **read_options(query, DATASETS[name][1]())}
             options = json.dumps(options | {"seed": SPREAD * options["seed"]})
             with contextlib.redirect_stdout(io.StringIO()):  # some tasks print
-                entries = [json.loads(json.dumps({"name": name, "options": options, **entry}, default=str))
-                           for entry in data_set(name, options)]
+                each = {entry["question"]: {"name": name, "options": options, **entry} for entry in data_set(name, options)}
+            entries = [json.loads(json.dumps(entry, default=str)) for entry in each.values()]  # as a worker gets them
             why = next(filter(None, map(why_unusable, entries[:8])), None)
         except Exception as error:  # the settings of each task fail in a way of their own
             raise ValueError(f"{path}: {name}: {error}") from None
         if why:
             raise ValueError(f"{path}: the verifier of {name} {why}; take another task")
-        rows += [{"task": "reasoning_gym", "problem": entry["question"], "answer": str(entry["answer"]),
-                  "entry": entry, "source": "reasoning_gym" if parts[1:] else name} for entry in entries]
-    return rows
+        rows.append([{"task": "reasoning_gym", "problem": entry["question"], "answer": str(entry["answer"]),
+                      "entry": entry, "source": "reasoning_gym" if parts[1:] else name} for entry in entries])
+    return [row for turn in itertools.zip_longest(*rows) for row in turn if row]

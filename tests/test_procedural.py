@@ -23,7 +23,8 @@ def test_rows_are_the_library_s_problems_under_the_options_given():
     rows = load_problems(CHAIN + "&size=40&seed=1+gcd?min_value=2&max_value=9&size=5+aiw?size=3&max_entities=2")
     assert {row["entry"]["name"] for row in rows} == {"chain_sum", "gcd", "aiw"} and {row["source"] for row in rows} == {"reasoning_gym"}
     own = reasoning_gym.create_dataset("chain_sum", max_digits=1, min_terms=3, max_terms=3, size=40, seed=procedural.SPREAD)
-    assert [row["problem"] for row in rows[:3]] == [entry["question"] for entry in own][:3]
+    assert [row["entry"]["name"] for row in rows[:4]] == ["chain_sum", "gcd", "aiw", "chain_sum"], "in turn: the first few are of all"
+    assert [row["problem"] for row in rows if row["entry"]["name"] == "chain_sum"] == list(dict.fromkeys(entry["question"] for entry in own))
     assert all(row["task"] == "reasoning_gym" and json.loads(json.dumps(row)) == row for row in rows)
     assert load_problems(CHAIN + "&size=2")[0]["source"] == "chain_sum"
 

@@ -48,7 +48,7 @@ INSTRUCTIONS = {
     "countdown": "Use each number at most once with + - * / and parentheses. "
                  "Put the expression within \\boxed{}.",
     "code": "Write a complete Python program and put it in one ```python code block.",
-    "reasoning_gym": "Put the final answer within \\boxed{}.",  # for a chat: small/make.py teaches it, for shorter prompts
+    "reasoning_gym": "Put the final answer within \\boxed{}.",  # for a chat; small/make.py teaches it instead
 }
 
 def format_prompt(problem, tokenizer):
@@ -337,11 +337,11 @@ def load_data(train, val, tokenizer, max_tokens):
         if not all(map(fits, val_set)):
             raise ValueError(f"--val_data: a prompt of {source} is longer than --max_prompt_tokens {max_tokens}; raise it")
     held_out = {problem["problem"] for val_set in val_sets for problem in val_set}
-    apart = [problem for problem in problems if problem["problem"] not in held_out]
-    fit = list(filter(fits, apart))
+    own = [problem for problem in problems if problem["problem"] not in held_out]
+    fit = list(filter(fits, own))
     if not fit:
-        raise ValueError(f"{train}: every prompt is longer than --max_prompt_tokens {max_tokens}, or in --val_data too")
-    for n, what in (len(problems) - len(apart), "in --val_data"), (len(apart) - len(fit), "longer than --max_prompt_tokens"):
+        raise ValueError(f"{train}: every prompt is longer than --max_prompt_tokens {max_tokens}, or in --val_data")
+    for n, what in (len(problems) - len(own), "in --val_data"), (len(own) - len(fit), "longer than --max_prompt_tokens"):
         if n and os.environ.get("RANK", "0") == "0":
             print(f"{n} prompts {what} are left out", file=sys.stderr)
     return fit, vals

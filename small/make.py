@@ -7,7 +7,7 @@ of threads.
 
 Without the warm-up no response in 150 has a box. A solution goes one of several WAYS, right or wrong, in varied
 wording, and may begin anew in another after a "Wait". So the policy is uncertain about the way and often wrong, and RL
-has something to choose from; the numbers are small and each step of a solution is correct, so that few errors are slips.
+has something to choose from; numbers are small and each step of a solution is correct, so that few errors are slips.
 
     question    Calculate 4 - 3 * 2.
     response    First 3 * 2 = 6, then 4 - 6 = -2. So the answer is \\boxed{-2}.                       right
@@ -19,6 +19,7 @@ import operator
 import random
 import re
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from support.procedural import MIX
 from train import PRESETS
 
 SEED = 0
-STEPS, BATCH = 100, 16
+STEPS, BATCH, MICRO_BATCH = 80, 16, 4
 LR, WARMUP = 1e-4, 10
 AGAIN = 0.2              # chance of a second solution after a "Wait"
 
@@ -193,31 +194,33 @@ def load_smollm2():
     return model, AutoTokenizer.from_pretrained(**source)
 
 
-def warm_up(model, tokenizer, problems, rng, steps):
-    layers = model.model.layers
-    for layer in layers:
+def warm_up(model, tokenizer, problems, rng):
+    for layer in model.model.layers:
         layer.compile(dynamic=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
-    for step in range(steps):
+    for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = LR * min(1, (step + 1) / WARMUP, 2 * (steps - step) / steps)
+            group["lr"] = LR * min(1, (step + 1) / WARMUP, 2 * (STEPS - step) / STEPS)
         rows = []
         for problem in rng.choices(problems, k=BATCH):
-            prompt = format_prompt(problem, tokenizer)
             response = tokenizer(solution(problem, rng), add_special_tokens=False).input_ids
-            rows.append((prompt, [*response, tokenizer.eos_token_id]))
-        width = max(len(p) + len(r) for p, r in rows)
-        x = torch.tensor([p + r + [tokenizer.eos_token_id] * (width - len(p) - len(r)) for p, r in rows])
-        y = torch.tensor([[-100] * len(p) + r + [-100] * (width - len(p) - len(r)) for p, r in rows])[:, 1:]
-        hidden = model.model(input_ids=x, use_cache=False).last_hidden_state[:, :-1]
-        logits = model.lm_head(hidden[y >= 0])                       # only where something is learned
-        loss = F.cross_entropy(logits, y[y >= 0])
-        loss.backward()
+            rows.append((format_prompt(problem, tokenizer), [*response, tokenizer.eos_token_id]))
+        rows.sort(key=lambda row: len(row[0]) + len(row[1]))         # rows of like length share a forward pass
+        n_learned, total = sum(len(response) for _, response in rows), 0.0
+        for part in (rows[i:i + MICRO_BATCH] for i in range(0, BATCH, MICRO_BATCH)):
+            pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+            x = pad([torch.tensor(p + r) for p, r in part], padding_value=tokenizer.eos_token_id)
+            y = pad([torch.tensor([-100] * len(p) + r) for p, r in part], padding_value=-100)[:, 1:]
+            hidden = model.model(input_ids=x, use_cache=False).last_hidden_state[:, :-1]
+            logits = model.lm_head(hidden[y >= 0])                   # of the tokens to be learned alone
+            loss = F.cross_entropy(logits, y[y >= 0], reduction="sum") / n_learned
+            loss.backward()
+            total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 5 == 0 or step == steps - 1:
-            print(f"step {step}: loss {loss.item():.3f}, {width} tokens", flush=True)
+        if step % 10 == 0 or step == STEPS - 1:
+            print(f"step {step} of {STEPS}: loss {total:.3f}", flush=True)
 
 
 def main():
@@ -226,7 +229,7 @@ def main():
     model, tokenizer = load_smollm2()
     tokenizer.chat_template = None             # it would make prompts three times as long
     problems, _ = load_data(PROBLEMS, preset["val_data"], tokenizer, preset["max_prompt_tokens"])
-    warm_up(model, tokenizer, problems, random.Random(SEED), STEPS)
+    warm_up(model, tokenizer, problems, random.Random(SEED))
     model.save_pretrained(HERE / "base")
     tokenizer.save_pretrained(HERE / "base")
 

@@ -22,6 +22,8 @@ from typing import Literal
 import tyro
 from tyro.conf import Positional
 
+from support.procedural import PREFIX
+
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff", "kl_loss_coef",
                "min_accuracy", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
                "probe_states", "samples_every", "save_every", "checkpoint_every", "max_logprob_diff")
@@ -266,7 +268,7 @@ def set_environment(cfg):
     cached is used, and what is not is refused at once."""
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     names = [cfg.model, cfg.train_data, *cfg.val_data.split(",")]
-    if all(os.path.exists(name) or name.startswith("reasoning_gym:") for name in names) or "HF_HUB_OFFLINE" in os.environ:
+    if all(os.path.exists(name) or name.startswith(PREFIX) for name in names) or "HF_HUB_OFFLINE" in os.environ:
         return
     try:
         urllib.request.urlopen(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout=10).close()
@@ -296,7 +298,7 @@ def announce(cfg):
         return
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         print("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
-    print(f"{cfg.loss} (advantage {cfg.advantage}) on {cfg.model} with {cfg.train_data}: {cfg.max_steps} steps of "
+    print(f"{cfg.loss} (advantage {cfg.advantage}) on {cfg.model} with {cfg.train_data:.80}: {cfg.max_steps} steps of "
           f"{cfg.prompts_per_step} x {cfg.group_size} responses, into {run_path(cfg)}", flush=True)
 
 

@@ -13,11 +13,12 @@ import inspect
 import io
 import itertools
 import json
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 PREFIX = "reasoning_gym:"
 MIX = ("reasoning_gym:chain_sum?min_terms=3&max_terms=4&max_digits=1&{0}"
-       "+basic_arithmetic?min_terms=3&max_terms=3&max_digits=1&operators=%2B&operators=-&operators=*&allow_negation=false&{0}"
+       "+basic_arithmetic?min_terms=3&max_terms=3&max_digits=1&allow_negation=false"
+       "&operators=%2B&operators=-&operators=*&{0}"
        "+simple_equations?max_terms=2&max_value=9&operators_weights=0.5&operators_weights=0.5&operators_weights=0&{0}"
        "+gcd?min_value=2&max_value=40&{0}"
        "+aiw?task_type_weights=1&task_type_weights=0&task_type_weights=0&{0}")  # of --preset small and small/make.py
@@ -54,7 +55,7 @@ def data_set(name: str, options: str):
 
 
 def verifier(problem: dict):
-    """-> judge(answer): does the library give it 1.0 (less is partial credit)? None if the problem is not of the library.
+    """-> judge(answer): does the library give it 1.0? Less is partial credit. None for a problem of another task.
 
     What takes seconds, imports and word lists, happens in here, before a judgement's clock starts.
     """
@@ -79,7 +80,10 @@ def why_unusable(entry: dict) -> str | None:
 
 
 def load(path: str) -> list[dict]:
-    """Rows {"problem", "answer", "entry", "task": "reasoning_gym", "source"}, the tasks in turn, no question twice. ValueError: one line."""
+    """Rows {"problem", "answer", "entry", "task": "reasoning_gym", "source"}, the tasks in turn, no question twice.
+
+    entry: the library's own row, and the task and options to rebuild its verifier from. ValueError: one line.
+    """
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError:
@@ -88,18 +92,20 @@ def load(path: str) -> list[dict]:
     for part in parts:
         name, _, query = part.partition("?")
         if name not in DATASETS:
-            raise ValueError(f"{path}: reasoning-gym has no task {unquote(name)!r}; it has {', '.join(sorted(DATASETS))}")
+            raise ValueError(f"{path}: reasoning-gym has no task {name!r}; it has {', '.join(sorted(DATASETS))}")
         try:
             options = {"seed": 0, **read_options(query, DATASETS[name][1]())}
             options = json.dumps(options | {"seed": SPREAD * options["seed"]})
             with contextlib.redirect_stdout(io.StringIO()):  # some tasks print
-                each = {entry["question"]: {"name": name, "options": options, **entry} for entry in data_set(name, options)}
-            entries = [json.loads(json.dumps(entry, default=str)) for entry in each.values()]  # as a worker gets them
+                each = {entry["question"]: entry for entry in data_set(name, options)}.values()
+            rebuilt = {"name": name, "options": options}
+            entries = [json.loads(json.dumps(entry | rebuilt, default=str)) for entry in each]  # as a worker gets them
             why = next(filter(None, map(why_unusable, entries[:8])), None)
         except Exception as error:  # the settings of each task fail in a way of their own
             raise ValueError(f"{path}: {name}: {error}") from None
         if why:
             raise ValueError(f"{path}: the verifier of {name} {why}; take another task")
+        source = "reasoning_gym" if parts[1:] else name
         rows.append([{"task": "reasoning_gym", "problem": entry["question"], "answer": str(entry["answer"]),
-                      "entry": entry, "source": "reasoning_gym" if parts[1:] else name} for entry in entries])
+                      "entry": entry, "source": source} for entry in entries])
     return [row for turn in itertools.zip_longest(*rows) for row in turn if row]

@@ -74,7 +74,7 @@ PRESETS = {
     "top_entropy": dict(clip_ratio_high=0.28),
     "prime": dict(min_accuracy=0.2, max_accuracy=0.8),
     # a mini-batch has about 500 tokens, 4 of them a rollout: the paper's 2e-3 selects one token, 0.02 selects ten
-    "small": dict(model="small/base", train_data=MIX.format("size=2000&seed=1"), val_data=MIX.format("size=20&seed=2"),
+    "small": dict(model="small/base", train_data=MIX.format("size=2000&seed=1"), val_data=MIX.format("size=25&seed=2"),
                   max_prompt_tokens=40, max_response_tokens=64, prompts_per_step=8, group_size=8, mini_batch_prompts=2,
                   clip_cov_ratio=0.02, kl_cov_ratio=0.02, lr=1e-5, max_steps=100, eval_every=5, score_workers=1),
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",

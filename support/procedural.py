@@ -16,11 +16,9 @@ import json
 from urllib.parse import parse_qsl
 
 PREFIX = "reasoning_gym:"
-MIX = ("reasoning_gym:chain_sum?min_terms=3&max_terms=4&max_digits=1&{0}"
-       "+basic_arithmetic?min_terms=3&max_terms=3&max_digits=1&allow_negation=false"
-       "&operators=%2B&operators=-&operators=*&{0}"
-       "+simple_equations?max_terms=2&max_value=9&operators_weights=0.5&operators_weights=0.5&operators_weights=0&{0}"
-       "+gcd?min_value=2&max_value=40&{0}"
+MIX = ("reasoning_gym:chain_sum?min_terms=3&max_terms=3&max_digits=1&{0}"
+       "+simple_equations?max_terms=2&max_value=6&operators=%2B&operators=*&operators_weights=1&operators_weights=0&{0}"
+       "+gcd?min_value=2&max_value=24&{0}"
        "+aiw?task_type_weights=1&task_type_weights=0&task_type_weights=0&{0}")  # of --preset small and small/make.py
 SPREAD = 10**6  # the library's problem i of seed s is problem 0 of seed s + i: neighbouring seeds share all but one
 LENIENT = ("coin_flip",)  # its verifier takes 0 for 0.0625, like every other beginning of the answer

@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 from jinja2 import TemplateError
 
-from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, number, read, readable,
+from support import procedural
+from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, gold_answer, number, read, readable,
                              same_answer, same_number, tokenize)
 from support.sandbox import Limits, check_code, extract_code, log_sandbox, read_tests, remove
 
@@ -47,10 +48,11 @@ INSTRUCTIONS = {
     "countdown": "Use each number at most once with + - * / and parentheses. "
                  "Put the expression within \\boxed{}.",
     "code": "Write a complete Python program and put it in one ```python code block.",
+    "reasoning_gym": "Put the final answer within \\boxed{}.",  # for a chat; small/make.py teaches it instead
 }
 
 def format_prompt(problem, tokenizer):
-    """Token ids: the chat template if there is one, else the text and, but for countdown, the instruction."""
+    """Token ids: the chat template if there is one, else the text, and for math and code the instruction."""
     task, text = problem.get("task", "math"), problem["problem"]
     if getattr(tokenizer, "chat_template", None):
         template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
@@ -61,7 +63,8 @@ def format_prompt(problem, tokenizer):
         if INSTRUCTIONS[task] not in chat:                 # it knows no system role: it raises, or leaves it out
             chat = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
         return tokenizer(chat, add_special_tokens=False).input_ids         # the template wrote the BOS
-    ids = tokenizer(text if task == "countdown" else f"{text}\n{INSTRUCTIONS[task]}\n").input_ids
+    after = {"countdown": "", "reasoning_gym": "\n"}.get(task, f"\n{INSTRUCTIONS[task]}\n")
+    ids = tokenizer(text + after).input_ids
     return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids       # some tokenizers end every text with it
 
 # --- countdown ----------------------------------------------------------------------------------------------
@@ -158,10 +161,10 @@ def first_look(response, problem):
     answer = extract_code(response) if task == "code" else extract_boxed(response)
     if not answer or not answer.strip():
         return None, "no_answer"
-    if task == "code" or len(answer) <= MAX_ANSWER:
+    if task != "math" or len(answer) <= MAX_ANSWER:
         gold, given = (number(str(problem["answer"])), number(answer)) if task == "math" else (None, None)
         return answer, None if not gold or not given else "right" if same_number(gold, given) else "wrong"
-    same = task == "math" and "".join(answer.split()) == "".join(str(problem["answer"]).split())
+    same = "".join(answer.split()) == "".join(str(problem["answer"]).split())
     return answer, "right" if same else "wrong"
 
 def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
@@ -171,7 +174,7 @@ def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
     todo = {}                                              # equal questions of a group are judged once
     for i, (answer, status) in enumerate(looks):
         if status is None:
-            asked = {"task", "answer", "tests", "limits"} & problems[i].keys()
+            asked = {"task", "answer", "tests", "limits", "entry"} & problems[i].keys()
             item = {name: problems[i][name] for name in sorted(asked)}
             todo.setdefault((answer, json.dumps(item, default=str)), []).append(i)
     def judge(key):
@@ -222,13 +225,14 @@ def work(parent):
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
-        signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])           # SIGALRM ends it
         try:
+            judge = procedural.verifier(item) or partial(same_answer, str(item.get("answer")))   # imports first
+            signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])       # SIGALRM ends it
             if code:
                 tests = read_tests(item["tests"])
                 status = check_code(item["response"], tests, limits) if tests else "error"
             else:
-                status = "right" if same_answer(str(item["answer"]), item["response"]) else "wrong"
+                status = "right" if judge(item["response"]) else "wrong"
         except Exception:
             status = "error"
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -242,18 +246,9 @@ def overlong_penalty(length, max_length, buffer):
 # --- data ---------------------------------------------------------------------------------------------------
 
 FIELDS = {"math": ["problem", "answer"], "code": ["problem", "tests"],
-          "countdown": ["problem", "numbers", "target"]}
+          "countdown": ["problem", "numbers", "target"], "reasoning_gym": ["problem", "entry"]}
 DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\..*?\n\n"
                               r"|\n\nRemember to put your answer on .*$", re.DOTALL)
-
-def gold_answer(wanted, solution):
-    """The answer in a box or after GSM8K's ####, else all of it if it is no solution; "" if there is none."""
-    if isinstance(wanted, (dict, bool)) or wanted != wanted:               # NaN
-        return ""
-    text = str(wanted)
-    marked = re.search(r"####\s*(\S.*?)\s*$", text)
-    boxed = extract_boxed(text) or (marked and marked[1])
-    return boxed or ("" if solution and not number(text) else text)
 
 def as_problem(row):
     """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode or a benchmark, with our names for what they
@@ -276,13 +271,15 @@ def as_problem(row):
     return {**row, **{name: value for name, value in ours.items() if value is not None}}
 
 def load_problems(path):
-    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, or of a dataset on the hub given as "id",
-    "id:split" or "id:config:split", in our columns or those of as_problem. ValueError for a row without one
-    of the fields. Rows whose answer cannot be read, or that have no tests, are dropped and named in a
-    warning; repeated prompts are dropped and counted."""
+    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, of reasoning-gym (support/procedural.py), or of a
+    dataset on the hub given as "id", "id:split" or "id:config:split", in our columns or those of as_problem.
+    ValueError for a row without one of the fields. Rows whose answer cannot be read, or that have no tests, are
+    dropped and named in a warning; repeated prompts are dropped and counted."""
     if os.path.exists(path):
         with open(path, "rb") as file:
             rows = [(i, line) for i, line in enumerate(file, 1) if line.strip()]
+    elif path.startswith(procedural.PREFIX):
+        rows = enumerate(procedural.load(path), 1)
     elif path.endswith((".jsonl", ".json")) or path[:1] in "./":
         raise ValueError(f"{path}: no such file")
     else:
@@ -302,7 +299,7 @@ def load_problems(path):
             task = row["task"]
             missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
                        for name in FIELDS[task] if row.get(name) is None]
-            kinds = {"problem": str, "numbers": list, "target": int}
+            kinds = {"problem": str, "numbers": list, "target": int, "entry": dict}
             missing = missing or [f"field {name!r} is {row[name]!r}"[:120] for name in FIELDS[task]
                                   if not isinstance(row[name], kinds.get(name, object))
                                   or name == "numbers" and not all(isinstance(n, int) for n in row[name])]
@@ -314,7 +311,7 @@ def load_problems(path):
             repeated += 1
             continue
         seen.add(row["problem"])
-        usable = read_tests(row["tests"]) if task == "code" else task == "countdown" or readable(row["answer"])
+        usable = read_tests(row["tests"]) if task == "code" else task != "math" or readable(row["answer"])
         text = row["problem"] + str(row.get("answer"))
         usable = usable and row["problem"].strip() and not re.search("[\ud800-\udfff]", text)
         row["source"] = str(row.get("source") or os.path.basename(path).removesuffix(".jsonl"))
@@ -329,8 +326,8 @@ def load_problems(path):
     return problems
 
 def load_data(train, val, tokenizer, max_tokens):
-    """-> training problems, {source: validation problems}. val: paths or hub ids, comma-separated. Training prompts
-    of more than max_tokens are left out; ValueError for two sets of one name, and where no prompt fits."""
+    """-> training problems, {source: validation problems}. val: several, comma-separated. Training prompts of more than
+    max_tokens, or of a validation set, are left out; ValueError if none is left, and for two sets of one name."""
     fits = lambda problem: len(format_prompt(problem, tokenizer)) <= max_tokens
     problems, val_sets = load_problems(train), [load_problems(path) for path in val.split(",")]
     vals = {val_set[0]["source"]: val_set for val_set in val_sets}
@@ -339,11 +336,14 @@ def load_data(train, val, tokenizer, max_tokens):
     for source, val_set in vals.items():
         if not all(map(fits, val_set)):
             raise ValueError(f"--val_data: a prompt of {source} is longer than --max_prompt_tokens {max_tokens}; raise it")
-    fit = list(filter(fits, problems))
+    held_out = {problem["problem"] for val_set in val_sets for problem in val_set}
+    own = [problem for problem in problems if problem["problem"] not in held_out]
+    fit = list(filter(fits, own))
     if not fit:
-        raise ValueError(f"{train}: every prompt is longer than --max_prompt_tokens {max_tokens}")
-    if len(fit) < len(problems) and os.environ.get("RANK", "0") == "0":
-        print(f"{len(problems) - len(fit)} prompts longer than --max_prompt_tokens are left out", file=sys.stderr)
+        raise ValueError(f"{train}: every prompt is longer than --max_prompt_tokens {max_tokens}, or in --val_data")
+    for n, what in (len(problems) - len(own), "in --val_data"), (len(own) - len(fit), "longer than --max_prompt_tokens"):
+        if n and os.environ.get("RANK", "0") == "0":
+            print(f"{n} prompts {what} are left out", file=sys.stderr)
     return fit, vals
 
 if __name__ == "__main__" and len(sys.argv) > 1:

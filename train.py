@@ -3,11 +3,12 @@
     python train.py                                             # GRPO on the embedded countdown model, 2 CPU cores
     python train.py --loss kl_cov                               # ... and the entropy stays up
     torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
+    python train.py --preset small                              # SmolLM2-135M, built by small/make.py; 2 to 3 hours
     torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
-Every field of Config is an option. main() at the end of the file is the algorithm; the phases that it names stand
-above it, in order; the losses and what they select are in loss.py; what is no method is in support/.
+Every field of Config is an option. main() at the end of the file is the algorithm; the phases that it names stand above
+it, in order; losses and selections are in loss.py; what is no method, its options too, is in support/.
 """
 
 import os
@@ -18,13 +19,12 @@ from typing import Literal
 from support.options import Bookkeeping, announce, check, check_method, entropy_targets, parse_args, refuse, run_path, uses_vllm
 
 # === Settings. The defaults are the embedded run; in brackets the paper's, 7B; 32B where it differs ============
-# Those that are no method (sampler, memory, checkpoints, verifiers) are in support/options.py.
 @dataclass
 class Config(Bookkeeping):
     seed: int = 1  # of everything that is drawn
     # model and data
     model: str = "tiny/base"  # path or hub name (paper: Qwen2.5-7B; 32B)
-    train_data: str = "tiny/train.jsonl"  # jsonl or hub id (DAPO-Math-17k)
+    train_data: str = "tiny/train.jsonl"  # jsonl, hub id or reasoning_gym:task?option=value (DAPO-Math-17k)
     val_data: str = "tiny/val.jsonl"  # several: comma-separated
     max_prompt_tokens: int = 32  # longer prompts are left out, and counted (paper: 2048)
     max_response_tokens: int = 56  # longer responses are cut (paper: 8192)
@@ -67,22 +67,22 @@ class Config(Bookkeeping):
     weight_decay: float = 0.0  # of AdamW (paper: 0)
     max_grad_norm: float = 1.0  # longer gradients are clipped (paper: 1)
     max_steps: int = 150  # rollouts (paper: about 300)
-    # evaluate
-    eval_every: int = 10  # steps; 0: only before and after (paper: 4)
-    val_samples: int = 2  # responses a problem
-    val_temperature: float = 1.0  # of validation samples; 0: greedy (paper: 0 or 0.6)
 
 # what a loss, an advantage or --preset changes; "7b clip_cov": the loss under the preset
 PRESETS = {
     "clip_higher": dict(clip_ratio_high=0.28),
     "top_entropy": dict(clip_ratio_high=0.28),
     "prime": dict(min_accuracy=0.2, max_accuracy=0.8),
+    # a mini-batch has about 500 tokens, 4 of them a rollout: the paper's 2e-3 selects one token, 0.02 selects ten
+    "small": dict(model="small/base", train_data="reasoning_gym:small?size=2000&seed=1", val_data="reasoning_gym:small?size=25&seed=2",
+                  max_prompt_tokens=40, max_response_tokens=64, prompts_per_step=8, group_size=8, mini_batch_prompts=2,
+                  clip_cov_ratio=0.02, kl_cov_ratio=0.02, lr=1e-5, max_steps=100, eval_every=5, score_workers=1, compile=True),
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
                val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
-               prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, oversample=True,
-               tensor_parallel=2, score_workers=8, lr=5e-7, prm_lr=1e-6, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4,
-               kl_cov_ratio=2e-3, micro_batch_tokens=20480, grad_checkpointing=True, eval_every=4, val_samples=1,
-               val_temperature=0.0, checkpoint_every=32),
+               prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, oversample=True, lr=5e-7,
+               prm_lr=1e-6, warmup_steps=0, max_steps=300, clip_cov_ratio=2e-4, kl_cov_ratio=2e-3, tensor_parallel=2,
+               micro_batch_tokens=20480, grad_checkpointing=True, eval_every=4, val_samples=1, val_temperature=0.0,
+               score_workers=8, checkpoint_every=32),
     "7b clip_cov": dict(clip_ratio_low=1.0, clip_ratio_high=1.0),
 }
 PRESETS["32b"] = dict(PRESETS["7b"], model="Qwen/Qwen2.5-32B", lr=1e-6, kl_cov_ratio=2e-4, tensor_parallel=4,

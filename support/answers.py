@@ -69,6 +69,15 @@ def same_number(a, b, least=6):
     float_noise = decimal.digits >= 16 and abs(error) < abs(exact.value) / 2 ** 52
     return decimal.digits >= least and exact.value.denominator > 1 and (close or float_noise)
 
+def gold_answer(wanted, solution):
+    """The answer in a box or after GSM8K's ####, else all of it if it is no solution; "" if there is none."""
+    if isinstance(wanted, (dict, bool)) or wanted != wanted:               # NaN
+        return ""
+    text = str(wanted)
+    marked = re.search(r"####\s*(\S.*?)\s*$", text)
+    boxed = extract_boxed(text) or (marked and marked[1])
+    return boxed or ("" if solution and not number(text) else text)
+
 # --- tokens -------------------------------------------------------------------------------------------------
 
 def table(rows):

@@ -23,6 +23,8 @@ from typing import Literal
 import tyro
 from tyro.conf import Positional
 
+from support.procedural import PREFIX
+
 MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_kl_coef", "entropy_coeff", "kl_loss_coef",
                "min_accuracy", "overlong_buffer", "warmup_steps", "weight_decay", "eval_every", "val_temperature",
                "probe_states", "samples_every", "save_every", "checkpoint_every", "max_logprob_diff")
@@ -30,18 +32,21 @@ MAY_BE_ZERO = ("seed", "clip_ratio_low", "clip_ratio_high", "clip_cov_lb", "ppo_
 
 @dataclasses.dataclass
 class Bookkeeping:
-    """The settings that are no method: speed, memory, what is kept."""
+    """The settings that are no method: speed, memory, what is measured and kept."""
     name: str | None = None  # run folder under runs/; None: <loss>-seed<seed>
     overwrite: bool = False  # replace a run folder that exists
     resume: str | None = None  # run folder to go on with, under its settings unless given again
-    preset: Literal["7b", "32b"] | None = None  # the paper's settings, in PRESETS
+    preset: Literal["small", "7b", "32b"] | None = None  # a language model on a CPU; the paper's settings: in PRESETS
+    trust_remote_code: bool = False  # run the Python code that a model brings along
     sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (paper: vllm)
     tensor_parallel: int = 1  # ranks that share one vLLM engine (paper: 2)
     gpu_memory_utilization: float = 0.6  # vLLM's share of a GPU, beside the trainer; it sleeps while the model trains
     micro_batch_tokens: int = 1536  # padded tokens a forward pass (paper: 20480 to 30720)
     compile: bool = False  # compile the decoder layers: needs a C++ compiler; saves a tenth to a fifth of a step
     grad_checkpointing: bool = False  # recompute decoder layers in backward
-    trust_remote_code: bool = False  # run the Python code that a model brings along
+    eval_every: int = 10  # steps; 0: only before and after (paper: 4)
+    val_samples: int = 2  # responses a problem
+    val_temperature: float = 1.0  # of validation samples; 0: greedy (paper: 0 or 0.6)
     score_workers: int = 2  # verifier processes a rank
     score_timeout: float = 5.0  # seconds a response
     max_logprob_diff: float = 0.1  # nats a token, sampler against trainer: above it a run stops; 0: never (bf16: 0.01 to 0.03)
@@ -214,7 +219,8 @@ def check(cfg, world_size: int):
     else:  # a hub name is "owner/name"; everything else is a path
         owner = cfg.model.split("/")[0]
         require(cfg.model.count("/") == 1 and owner.strip(".") and not os.path.isdir(owner),
-                f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})")
+                f"--model {cfg.model}: no such folder (paths are relative to {os.getcwd()})"
+                + "; python small/make.py builds it" * (cfg.model == "small/base"))
     vllm = uses_vllm(cfg)
     require(vllm or cfg.tensor_parallel == 1, f"--tensor_parallel {cfg.tensor_parallel} needs vLLM as sampler")
     require(not vllm or importlib.util.find_spec("vllm"),
@@ -264,7 +270,8 @@ def set_environment(cfg):
     """What torch and huggingface_hub read when they are imported. A hub that does not answer counts as offline: what is
     cached is used, and what is not is refused at once."""
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    if all(map(os.path.exists, [cfg.model, cfg.train_data, *cfg.val_data.split(",")])) or "HF_HUB_OFFLINE" in os.environ:
+    names = [cfg.model, cfg.train_data, *cfg.val_data.split(",")]
+    if all(os.path.exists(name) or name.startswith(PREFIX) for name in names) or "HF_HUB_OFFLINE" in os.environ:
         return
     try:
         urllib.request.urlopen(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout=10).close()
@@ -294,7 +301,7 @@ def announce(cfg):
         return
     if cfg.loss == "kl_cov" and cfg.mini_batch_prompts == cfg.prompts_per_step:
         print("kl_cov does nothing with one update a rollout (log pi = log pi_old): lower --mini_batch_prompts")
-    print(f"{cfg.loss} (advantage {cfg.advantage}) on {cfg.model} with {cfg.train_data}: {cfg.max_steps} steps of "
+    print(f"{cfg.loss} (advantage {cfg.advantage}) on {cfg.model} with {cfg.train_data:.80}: {cfg.max_steps} steps of "
           f"{cfg.prompts_per_step} x {cfg.group_size} responses, into {run_path(cfg)}", flush=True)
 
 

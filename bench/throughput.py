@@ -6,14 +6,15 @@
     python bench/throughput.py --trl trl/bin/python              # ... and TRL, step by step in turns
     python bench/throughput.py --convert_smollm2 smollm2         # SmolLM2-135M as a folder; README: what it needs
     python bench/throughput.py --trl trl/bin/python --model smollm2 --samplers hf,vllm --threads 2
+    python bench/throughput.py --updates 8 ...                   # the paper's regime: eight updates a rollout
     python bench/throughput.py --scales 1,2,4                    # does a step's time grow with its tokens?
 
 Every side is a process of its own that does one step when it is its turn: ours is train.py's main(), TRL's
-is GRPOTrainer.train(). The same model, prompts, group size, limit of tokens, AdamW, fp32 and threads, one
-update a step; a micro-batch holds `micro_rows` responses on TRL's side and as many padded tokens on ours. In a
+is GRPOTrainer.train(). The same model, prompts, group size, limit of tokens, AdamW, fp32, threads and updates a
+rollout; a micro-batch holds `micro_rows` responses on TRL's side and as many padded tokens on ours. In a
 group every second response is "right", so that no group is dropped; ours verifies all the same, TRL verifies
 nothing. TRL skips the log-prob pass when there is one update (ours needs its entropies); its rate is timed on
-the same batch outside of the step, and one row is our step without it. Rates are response tokens a second:
+the same batch outside of the step, and one row is our step without it. With --updates 8 both have it. Rates are response tokens a second:
 medians over the steps after the first. Process GB: the largest resident memory of the whole process, on our
 side with two copies of the weights, trainer's and sampler's (bench/memory.py has the phases alone).
 
@@ -88,7 +89,7 @@ def ours(args, sampler: str):
 
     def mini_batches(*a):
         minis = real_batches(*a)
-        last["padded"] = sum(m.input_ids.numel() for m in minis[-1].batches)    # prompts, responses, padding
+        last["padded"] = sum(m.input_ids.numel() for mini in minis for m in mini.batches)    # prompts, responses, padding
         return minis
 
     def write(folder, metrics, *rows):
@@ -116,9 +117,9 @@ def ours(args, sampler: str):
     budget = args.micro_rows * (args.max_prompt + args.max_tokens)
     options = dict(name=sampler, model=args.model, train_data=args.data, val_data=args.val, sampler=sampler,
                    max_prompt_tokens=args.max_prompt, max_response_tokens=args.max_tokens, max_gen_rounds=1,
-                   prompts_per_step=args.prompts, mini_batch_prompts=args.prompts, group_size=args.group,
-                   micro_batch_tokens=budget, max_steps=10**6, eval_every=0, val_samples=1, samples_every=0,
-                   checkpoint_every=0, lr=args.lr, clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
+                   prompts_per_step=args.prompts, mini_batch_prompts=args.prompts // args.updates,
+                   group_size=args.group, compile=args.compile, micro_batch_tokens=budget, max_steps=10**6,
+                   eval_every=0, val_samples=1, samples_every=0, checkpoint_every=0, lr=args.lr, clip_cov_ratio=2e-4, kl_cov_ratio=2e-4)
     train.main(train.Config(**options))
 
 
@@ -146,10 +147,13 @@ def trl(args):
             return result
 
     class Steps(TrainerCallback):
-        def on_step_begin(self, *_, **__):
-            now["start"] = clock()
+        def on_step_begin(self, args_, state, *_, **__):
+            if state.global_step % args.updates == 0:
+                now["start"] = clock()
 
-        def on_step_end(self, *_, **__):
+        def on_step_end(self, args_, state, *_, **__):
+            if state.global_step % args.updates:
+                return    # a rollout has more of them
             step = clock() - now["start"]
             peaks["update"] = resident()
             reset_peak()
@@ -167,7 +171,8 @@ def trl(args):
     config = GRPOConfig(
         output_dir=f"{args.scratch}/trl", num_generations=args.group, max_completion_length=args.max_tokens,
         per_device_train_batch_size=args.micro_rows,
-        gradient_accumulation_steps=args.prompts * args.group // args.micro_rows,
+        gradient_accumulation_steps=args.prompts * args.group // args.micro_rows // args.updates,
+        steps_per_generation=args.prompts * args.group // args.micro_rows,
         learning_rate=args.lr, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0, beta=0.0,
         temperature=1.0, bf16=False, use_cpu=True, gradient_checkpointing=False,
         model_init_kwargs={"dtype": "float32"}, shuffle_dataset=False, max_steps=10**6,
@@ -292,7 +297,7 @@ def report(args, sides: dict[str, Side]):
     lengths = {name: sides[name].median(lambda a: a["tokens"]) / args.prompts / args.group for name in names}
     print(f"{args.model}: {args.prompts} prompts x {args.group} responses of up to {args.max_tokens} tokens, mean "
           f"length {', '.join(f'{lengths[name]:.0f} ({label[name]})' for name in names)}; fp32, {args.threads} "
-          f"threads, {args.micro_rows} rows a micro-batch, {args.steps} steps, {args.clock} clock")
+          f"threads, {args.micro_rows} rows a micro-batch, {args.updates} updates, {args.steps} steps, {args.clock} clock")
 
     def row(title: str, value, digits: int):
         values = {name: value(sides[name]) for name in names}
@@ -304,8 +309,9 @@ def report(args, sides: dict[str, Side]):
     titles = dict(gen="generation", logprob="log-prob pass", update="update", step="whole step")
     for phase, title in titles.items():
         row(title, lambda side: side.median(lambda a: a["tokens"] / a["seconds"][phase]), digits=1)
-    row("step, no log-prob pass", lambda side: side.median(lambda a: a["tokens"] / (
-        a["seconds"]["step"] - (a["seconds"]["logprob"] if side.name != "trl" else 0))), digits=1)
+    if args.updates == 1:
+        row("step, no log-prob pass", lambda side: side.median(lambda a: a["tokens"] / (
+            a["seconds"]["step"] - (a["seconds"]["logprob"] if side.name != "trl" else 0))), digits=1)
     for phase in ("logprob", "update"):
         row(f"process GB, {phase}", lambda side: max(a["peaks"][phase] for a in side.answers), digits=2)
 
@@ -335,6 +341,8 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--updates", type=int, default=1, help="optimizer steps a rollout; the paper: 8")
+    parser.add_argument("--compile", action="store_true", help="ours: decoder layers compiled")
     parser.add_argument("--max_tokens", type=int, default=56)
     parser.add_argument("--micro_rows", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)

@@ -172,8 +172,8 @@ def bench(args):
     args.model = newest_export(args.model)
     names = [name.strip() for name in args.benchmarks.split(",")]
     for name in names:
-        if name not in BENCHMARKS and not name.endswith(".jsonl"):
-            raise ValueError(f"unknown benchmark {name!r}: give a .jsonl file or {', '.join(BENCHMARKS)}")
+        if name not in BENCHMARKS and not name.endswith(".jsonl") and not name.startswith("reasoning_gym:"):
+            raise ValueError(f"unknown benchmark {name!r}: give a .jsonl file, reasoning_gym:task or {', '.join(BENCHMARKS)}")
     if len({Path(name).stem for name in names}) < len(names):
         raise ValueError(f"--benchmarks {args.benchmarks}: two have the same name")
     if args.temperature < 0 or args.temperature == 0 and args.samples > 1:

@@ -64,9 +64,9 @@ class Bookkeeping:
 class BenchOptions:
     """Accuracy on benchmarks."""
     model: Positional[str]  # model folder, hub name or run folder
-    benchmarks: str = "aime24,aime25,amc,math500,omni_math,olympiad,minerva"  # of BENCHMARKS, or jsonl files
-    samples: int = 4  # responses a problem, for jsonl files
-    temperature: float = 1.0  # for jsonl files; 0: greedy
+    benchmarks: str = "aime24,aime25,amc,math500,omni_math,olympiad,minerva"  # of BENCHMARKS, jsonl files, reasoning_gym:task
+    samples: int = 4  # responses a problem, for what is not in BENCHMARKS
+    temperature: float = 1.0  # for what is not in BENCHMARKS; 0: greedy
     max_tokens: int = 8192  # longer responses are cut
     seed: int = 1  # of the samples
     tensor_parallel: int = 1  # GPUs an engine, under torchrun

@@ -1,7 +1,9 @@
 """Problems of reasoning-gym: which are taken, what their verifiers decide, what a line of the command may say."""
 
 import json
+import os
 import queue
+import subprocess
 import sys
 from pathlib import Path
 
@@ -152,3 +154,12 @@ def test_training_problems_that_stand_in_a_validation_set_are_left_out(capsys, t
     other = tmp_path / "val.jsonl"
     other.write_text('{"problem": "p1", "answer": "5", "source": "v"}\n')
     assert [row["problem"] for row in load_data(str(path), str(other), Tokenizer(), 200)[0]] == ["p0", "p2"]
+
+
+def test_it_is_a_benchmark_too(tmp_path):
+    source = "reasoning_gym:gcd?size=3&max_value=9"
+    command = [sys.executable, str(ROOT / "eval.py"), "bench", str(ROOT / "tiny/base"), "--benchmarks", source, "--samples", "2",
+               "--max_tokens", "8", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len((tmp_path / f"{source}.jsonl").read_text().splitlines()) == 1 + 3 * 2

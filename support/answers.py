@@ -69,13 +69,6 @@ def same_number(a, b, least=6):
     float_noise = decimal.digits >= 16 and abs(error) < abs(exact.value) / 2 ** 52
     return decimal.digits >= least and exact.value.denominator > 1 and (close or float_noise)
 
-def plain_text(text, task):
-    """What a text is that is equal to nothing but itself, without the \\text{} or $ around it; in a word or a grid of
-    reasoning-gym spaces count."""
-    text = re.sub(r"^\s*(?:\\text\{([^{}]*)\}|\$([^$]*)\$)\s*$", lambda m: m[1] or m[2] or "", str(text))
-    lines = [line.strip() for line in text.strip().splitlines()]
-    return lines if task == "reasoning_gym" else "".join(text.split())
-
 def gold_answer(wanted, solution):
     """The answer in a box or after GSM8K's ####, else all of it if it is no solution; "" if there is none."""
     if isinstance(wanted, (dict, bool)) or wanted != wanted:               # NaN

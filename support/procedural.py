@@ -7,7 +7,7 @@
 
 The library's own verifiers are not used: many are right about more than the answer (a list that holds it, foreign
 digits, "7 or 8"), and some run it as Python. So a task is taken if its answer is one number or, where the library
-itself asks for equality, one text; reward.py compares it. 43 of the 105 tasks are.
+itself asks for equality, one text, and same() compares it. 42 of the 105 tasks are.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import re
+from fractions import Fraction
 from urllib.parse import parse_qsl
 
 PREFIX = "reasoning_gym:"
@@ -24,7 +25,19 @@ SMALL = {"chain_sum": "min_terms=3&max_terms=3&max_digits=1",
          "gcd": "min_value=2&max_value=24",
          "aiw": "task_type_weights=1&task_type_weights=0&task_type_weights=0"}
 SPREAD = 10**6  # the library's problem i of seed s is problem 0 of seed s + i: neighbouring seeds share all but one
-NUMBER = re.compile(r"-?\d+(\.\d+)?(/[1-9]\d*)?", re.ASCII)
+NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d*)(?:\.\d+|/[1-9]\d*)?", re.ASCII)
+
+
+def same(gold: str, answer: str) -> bool:
+    """A number of equal value, or the same text. Nothing is calculated: who repeats the question's sum has no answer."""
+    def plain(text):
+        text = re.sub(r"^\s*(?:\\text\{([^{}]*)\}|\$([^$]*)\$)\s*$", lambda m: m[1] or m[2] or "", text)
+        text = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", text)
+        return "\n".join(line.strip(" \t\r") for line in text.strip(" \t\r\n").split("\n"))
+    gold, answer = plain(gold), plain(answer)
+    if NUMBER.fullmatch(gold) and NUMBER.fullmatch(answer) and len(answer) < 1000:
+        return Fraction(gold.replace(",", "")) == Fraction(answer.replace(",", ""))
+    return gold == answer
 
 
 def read_options(query: str, config) -> dict:
@@ -76,7 +89,7 @@ def load(path: str) -> list[dict]:
             options = {"seed": 0, **read_options(query, DATASETS[name][1]())}
             with contextlib.redirect_stdout(io.StringIO()):  # some tasks print
                 tasks = create_dataset(name, **options | {"seed": SPREAD * options["seed"]})
-                entries = {entry["question"]: entry | {"name": name} for entry in tasks}.values()
+                entries = {entry["question"]: entry | {"name": name} for entry in tasks if entry["answer"] != ""}.values()
                 entries = json.loads(json.dumps(list(entries), default=str))  # plain, as rows of a file are
         except Exception as error:  # the settings of each task fail in a way of their own
             raise ValueError(f"{path}: {name}: {error}") from None

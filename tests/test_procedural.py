@@ -76,9 +76,10 @@ def test_no_instruction_without_a_chat_template():
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
-NUMBERS = {"{0}": 1, " {0} ": 1, "\n{0}\n": 1, "{0}.0": 1, "x = {0}": 1, "+{0}": 1, "{0}.": 1, "${0}$": 1, "\\text{{{0}}}": 1, "{0}\\,": 1,
-           "\\frac{{{0}}}{{1}}": 1, "\\boxed{{{0}}}": 1, "{0} or 7": 0, "maybe {0}": 0, "{0},{0}": 0, "0,{0}": 0, "-{0}": 0, "{0}_": 0, "1_{0}": 0,
-           "{0}{0}": 0, "nan": 0, "?": 0, "{0} != 1": 0, "__import__('os')": 0, "len('{0}')": 0, "{0}9999": 0, "{0}.5": 0}
+NUMBERS = {"{0}": 1, " {0} ": 1, "\n{0}\n": 1, "{0}.0": 1, "+{0}": 1, "${0}$": 1, "\\text{{{0}}}": 1, "\\frac{{{0}}}{{1}}": 1, "{0} or 7": 0,
+           "maybe {0}": 0, "{0},{0}": 0, "0,{0}": 0, "-{0}": 0, "{0}_": 0, "1_{0}": 0, "{0}{0}": 0, "nan": 0, "?": 0, "[{0}]": 0, "{0} != 1": 0,
+           "__import__('os')": 0, "len('{0}')": 0, "{0}9999": 0, "{0}.5": 0, "{0} + 0": 0, "{0}!": 0, "{0}\\cdot 1": 0, "{0}\\%": 0, "0{0}": 0,
+           "y = {0}": 0, "{0} cents": 0, "\u0663": 0, "\uff13": 0, "{0}e0": 0}
 WORDS = {"{0}": 1, " {0} ": 1, "\\text{{{0}}}": 1, "${0}$": 1, "{0}.": 0, "{0} {0}": 0, "{0} or on": 0, "not {0}": 0, "x{0}": 0, "{0},": 0}
 
 
@@ -90,6 +91,16 @@ def test_verdicts(source, forms):
     responses = [f"so \\boxed{{{form.format(problem['answer'])}}}" for form in forms]
     scores = score_batch(responses, [problem] * len(forms), timeout=SECONDS)
     assert {form: score.reward for form, score in zip(forms, scores)} == forms
+
+
+def test_nothing_is_calculated_and_digits_of_another_base_are_text():
+    """The question's own sum in a box is no answer; of a number, thousands may be grouped."""
+    sums = load_problems(CHAIN + "&size=30")
+    echoes = ["\\boxed{" + row["entry"]["metadata"]["expression"] + "}" for row in sums]
+    assert not any(score.reward for score in score_batch(echoes, sums))
+    cases = {("1680", "1,680"): 1, ("1680", "16,80"): 0, ("-12", "-12.00"): 1, ("13/15", "26/30"): 1, ("2e2", "200"): 0, ("2e2", "2e2"): 1,
+             ("0110", "110"): 0, ("4471.6021", "223580107/50000"): 0, ("7", "7" * 2000): 0, ("a  b", "a b"): 0, ("6", "5.999999999999999999"): 0}
+    assert {case: procedural.same(*case) for case in cases} == cases
 
 
 def test_a_grid_keeps_its_lines():

@@ -4,6 +4,7 @@
 """
 import argparse
 import collections
+import contextlib
 import glob
 import os
 import random
@@ -49,8 +50,9 @@ def run(items, kills, workers=2, seed=0):
     def kill():
         while len(killed) < kills and not done.wait(chance.uniform(0.2, 0.8) * max(0.05, per_item[-1])):
             worker = chance.choice(reward._started)
-            os.kill(worker.process.pid, signal.SIGKILL)
-            killed.append(worker.process.pid)
+            with contextlib.suppress(ProcessLookupError):    # gone already; its successor will do
+                os.kill(worker.process.pid, signal.SIGKILL)
+                killed.append(worker.process.pid)
     scores, size, killer = [], max(1, items // 20), threading.Thread(target=kill)
     for start in range(0, items, size):
         clock = time.monotonic()

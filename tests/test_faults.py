@@ -317,8 +317,9 @@ def test_long_prompts_repeated_problems_empty_responses_and_batches_without_cont
 def test_verifiers_that_are_killed_cost_their_own_response_only(tmp_path, record_property):
     """Every 0.3 s one is killed; the run goes on with new ones."""
     folder = prepare(tmp_path / "verifiers")
-    for name in ("math.jsonl", "val.jsonl"):
-        rows = [json.loads(line) for line in open(ROOT / "tiny/train.jsonl").readlines()[:40]]
+    lines = open(ROOT / "tiny/train.jsonl").readlines()
+    for name, part in ("math.jsonl", lines[:40]), ("val.jsonl", lines[40:80]):
+        rows = list(map(json.loads, part))
         rows = [{"problem": row["problem"], "answer": f"{row['target']}", "task": "math", "source": "m"} for row in rows]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--name", "run", *SMALL, "--max_steps", "3", "--train_data", "math.jsonl", "--max_prompt_tokens", "100",

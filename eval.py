@@ -172,7 +172,7 @@ def bench(args):
     args.model = newest_export(args.model)
     names = [name.strip() for name in args.benchmarks.split(",")]
     for name in names:
-        if name not in BENCHMARKS and not name.endswith(".jsonl") and not name.startswith("reasoning_gym:"):
+        if name not in BENCHMARKS and not name.endswith(".jsonl") and not name.startswith(reward.procedural.PREFIX):
             raise ValueError(f"unknown benchmark {name!r}: give a .jsonl file, reasoning_gym:task or {', '.join(BENCHMARKS)}")
     if len({Path(name).stem for name in names}) < len(names):
         raise ValueError(f"--benchmarks {args.benchmarks}: two have the same name")

@@ -3,7 +3,7 @@
     python train.py                                             # GRPO on the embedded countdown model, 2 CPU cores
     python train.py --loss kl_cov                               # ... and the entropy stays up
     torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
-    python train.py --preset small                              # SmolLM2-135M, built by small/make.py; 2 to 3 hours
+    python train.py --preset small                              # SmolLM2-135M, built by small/make.py; about 3 hours
     torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 

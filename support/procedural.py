@@ -53,8 +53,10 @@ def read_options(query: str, config) -> dict:
         except ValueError:
             value = text
         several = isinstance(default, (list, tuple))
-        wanted = (type(default[0]) if default else str) if several else int if key in ("seed", "size") else type(default)
-        fits = type(value) is wanted or wanted is float and type(value) is int or default is None and key != "seed"
+        wanted = type(default[0]) if several and default else str if several else type(default)
+        if key == "seed":  # of None in the library's settings
+            wanted = int
+        fits = wanted is type(None) or type(value) in ((float, int) if wanted is float else (wanted,))
         if not fits or key in options and not several:
             raise ValueError(f"{key}={text}: it has to be {'values' if several else 'one value'} of type {wanted.__name__}")
         options[key] = [*options.get(key, []), value] if several else value
@@ -95,7 +97,7 @@ def load(path: str) -> list[dict]:
             raise ValueError(f"{path}: {name}: {error}") from None
         asks_equality = type(tasks).score_answer is ProceduralDataset.score_answer
         for entry in entries:
-            if entry["answer"] is None or not asks_equality and not NUMBER.fullmatch(entry["answer"]):
+            if entry["answer"] is None or not asks_equality and not NUMBER.fullmatch(str(entry["answer"])):
                 raise ValueError(f"{path}: {name}: answers like {str(entry['answer'])[:40]!r} are judged by a verifier of the "
                                  "task's own, which is not used here; take a task whose answer is one number or text")
         kind = "reasoning_gym" if "+" in source else source.partition("?")[0]

@@ -57,7 +57,7 @@ def fold(first, rest):
 def chain_sum(entry, rng):
     words = entry["metadata"]["expression"].split()
     first, rest = int(words[0]), [(op, int(x)) for op, x in zip(words[1::2], words[2::2])]
-    way = rng.choices(["left to right", "grouped", "no signs", "last one lost"], [4, 2, 3, 3])[0]
+    way = rng.choices(["left to right", "grouped", "no signs", "last one lost"], [2, 2, 3, 3])[0]
     if way == "left to right":
         return fold(first, rest)
     if way == "no signs":
@@ -75,7 +75,7 @@ def simple_equations(entry, rng):
     x, c = entry["metadata"]["variable"], int(right)
     at = lambda value: eval(left, {x: value})
     a, b = at(1) - at(0), at(0)
-    way = rng.choices(["moved", "moved with its sign", "not moved", "subtracted"], [6, 2, 2, 2])[0]
+    way = rng.choices(["moved", "moved with its sign", "not moved", "subtracted"], [4, 2, 2, 2])[0]
     if way == "not moved":
         steps, moved = [], c
     else:
@@ -90,7 +90,7 @@ def simple_equations(entry, rng):
 
 def gcd(entry, rng):
     a, b = sorted(entry["metadata"]["numbers"], reverse=True)
-    way = rng.choices(["euclid", "difference", "smaller"], [6, 3, 3])[0]
+    way = rng.choices(["euclid", "difference", "smaller"], [4, 3, 3])[0]
     if way == "difference":
         return [f"{a} - {b} = {a - b}"], a - b
     if way == "smaller":
@@ -105,7 +105,7 @@ def gcd(entry, rng):
 def aiw(entry, rng):
     name = entry["question"].split()[0]
     brothers, sisters = (int(re.search(rf"(\d) {kind}", entry["question"])[1]) for kind in ("brothers", "sisters"))
-    way = rng.choices(["herself", "same", "minus", "all", "brothers"], [6, 3, 1, 1, 1])[0]
+    way = rng.choices(["herself", "same", "minus", "all", "brothers"], [4, 3, 1, 1, 1])[0]
     return {"herself": ([f"{name} is a sister too", f"{sisters} + 1 = {sisters + 1}"], sisters + 1),
             "same": ([f"he has the sisters that {name} has", f"{sisters}"], sisters),
             "minus": ([f"{name} does not count", f"{sisters} - 1 = {sisters - 1}"], sisters - 1),

@@ -76,7 +76,7 @@ PRESETS = {
     # a mini-batch has about 500 tokens, 4 of them a rollout: the paper's 2e-3 selects one token, 0.02 selects ten
     "small": dict(model="small/base", train_data="reasoning_gym:small?size=2000&seed=1", val_data="reasoning_gym:small?size=25&seed=2",
                   max_prompt_tokens=40, max_response_tokens=64, prompts_per_step=8, group_size=8, mini_batch_prompts=2,
-                  clip_cov_ratio=0.02, kl_cov_ratio=0.02, lr=2e-5, max_steps=100, eval_every=5, score_workers=1, compile=True),
+                  clip_cov_ratio=0.02, kl_cov_ratio=0.02, lr=2e-5, max_steps=40, eval_every=4, score_workers=1, compile=True),
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
                val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
                prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, oversample=True, lr=5e-7,

@@ -31,6 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from reward import format_prompt, load_data
+from support.samplers import fast_products
 from train import PRESETS
 
 SEED = 0
@@ -185,6 +186,7 @@ def main():
     torch.manual_seed(SEED)
     preset = PRESETS["small"]
     model, tokenizer = load_smollm2()
+    fast_products(model)
     tokenizer.chat_template = None             # it would make prompts three times as long
     problems, _ = load_data(PROBLEMS, preset["val_data"], tokenizer, preset["max_prompt_tokens"])
     warm_up(model, tokenizer, problems, random.Random(SEED))

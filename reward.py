@@ -48,7 +48,7 @@ INSTRUCTIONS = {
     "countdown": "Use each number at most once with + - * / and parentheses. "
                  "Put the expression within \\boxed{}.",
     "code": "Write a complete Python program and put it in one ```python code block.",
-    "reasoning_gym": "Put the final answer within \\boxed{}.",  # for a chat; small/make.py teaches it instead
+    "exact": "Put the final answer within \\boxed{}.",  # for a chat; small/make.py teaches it instead
 }
 
 def format_prompt(problem, tokenizer):
@@ -63,7 +63,7 @@ def format_prompt(problem, tokenizer):
         if INSTRUCTIONS[task] not in chat:                 # it knows no system role: it raises, or leaves it out
             chat = template([{"role": "user", "content": f"{INSTRUCTIONS[task]}\n\n{text}"}])
         return tokenizer(chat, add_special_tokens=False).input_ids         # the template wrote the BOS
-    after = {"countdown": "", "reasoning_gym": "\n"}.get(task, f"\n{INSTRUCTIONS[task]}\n")
+    after = {"countdown": "", "exact": "\n"}.get(task, f"\n{INSTRUCTIONS[task]}\n")
     ids = tokenizer(text + after).input_ids
     return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids       # some tokenizers end every text with it
 
@@ -164,7 +164,7 @@ def first_look(response, problem):
     if task == "code":
         return answer, None
     gold = str(problem["answer"])
-    if task == "reasoning_gym":                            # nothing is calculated
+    if task == "exact":                                    # nothing is calculated
         return answer, "right" if procedural.same(gold, answer) else "wrong"
     if len(answer) > MAX_ANSWER:
         return answer, "right" if "".join(answer.split()) == "".join(gold.split()) else "wrong"
@@ -249,7 +249,7 @@ def overlong_penalty(length, max_length, buffer):
 # --- data ---------------------------------------------------------------------------------------------------
 
 FIELDS = {"math": ["problem", "answer"], "code": ["problem", "tests"],
-          "countdown": ["problem", "numbers", "target"], "reasoning_gym": ["problem", "answer"]}
+          "countdown": ["problem", "numbers", "target"], "exact": ["problem", "answer"]}
 DAPO_INSTRUCTION = re.compile(r"^Solve the following math problem step by step\..*?\n\n"
                               r"|\n\nRemember to put your answer on .*$", re.DOTALL)
 

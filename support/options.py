@@ -202,7 +202,7 @@ def check(cfg, world_size: int):
     require(cfg.val_temperature > 0 or cfg.val_samples == 1, "--val_temperature 0 is greedy: set --val_samples 1")
     require(cfg.top_entropy_ratio < 1, f"--top_entropy_ratio {cfg.top_entropy_ratio}: a fraction, 20 % is 0.2")
     defaults = type(cfg)
-    embedded = cfg.model == defaults.model
+    embedded = cfg.model.startswith("tiny/")
     for field in ("clip_cov_ratio", "kl_cov_ratio"):
         ratio = getattr(cfg, field)
         require(ratio < 1 and (embedded or ratio <= 0.05), f"--{field} {ratio}: it is a fraction, 0.2 % is 0.002")

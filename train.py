@@ -403,7 +403,7 @@ def asked_for(function, cfg: Config, **given) -> dict:
 def select(run: Run, mini: MiniBatch) -> Tensor | None:
     """The tokens that the loss acts on, chosen over the N tokens of all ranks as if they were one call. -> bool [N]
 
-    None: nothing, or in each micro-batch (--cov_scope micro). Scores: of the policy just before the optimizer step.
+    None: the loss selects nothing, or in each micro-batch. Scores are those of the policy just before the optimizer step.
     """
     cfg, old = run.cfg, mini.tokens
     if cfg.loss not in SELECT or cfg.cov_scope == "micro":
@@ -425,7 +425,7 @@ def select(run: Run, mini: MiniBatch) -> Tensor | None:
     return choose(*map(mini.over_all_ranks, zip(*no_grad_pass(run.policy, mini.batches))))
 
 def optimizer_step(policy: Policy, optimizer, mini: MiniBatch, loss_of, max_grad_norm: float) -> Tensor | None:
-    """loss_of(micro-batch): its part of the mini-batch's mean. -> gradient norm; None: not finite, nothing was changed."""
+    """loss_of(micro-batch): its part of the mini-batch's mean. -> gradient norm; None: not finite on some rank, no step."""
     total = 0.0
     for m in mini.batches:
         loss = loss_of(m) * dist.get_world_size()  # FSDP averages gradients over the ranks

@@ -4,7 +4,7 @@
     python bench/mechanism.py identity results/grpo-seed* results/pg-seed*                  # how far does the theory hold?
     python bench/mechanism.py selected results/kl_cov-seed* results/kl_cov_random-seed*     # which tokens are selected?
     python bench/mechanism.py controls results/grpo-seed* results/kl_cov-seed* ...          # is it the covariance?
-    python bench/mechanism.py exploration results/hard-*                                    # does keeping entropy pay?
+    python bench/mechanism.py exploration results/hard-* --steps 300                        # does keeping entropy pay?
 
 Runs called NAME-seed1, NAME-seed2, ... are one line: means over seeds, bands from the lowest to the highest.
 """
@@ -224,8 +224,7 @@ def exploration(groups):
         rows.append([name, f"{H[:, -1].mean():.3f}", ", ".join(f"{h:.3f}" for h in H[:, -1]), *last(R), *last(P),
                      f"{100 * wrong:.0f} %", f"{rounds:.1f}"])
         for axis, values in zip(axes, (H, R, P)):
-            axis.plot(steps, values.mean(0), label=name, **styles[name])
-            axis.fill_between(steps, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.2, linewidth=0)
+            band(axis, steps, values, styles[name], label=name)
     axes[0].set(title="Entropy, held-out problems", xlabel="step", ylabel="nats a token", ylim=(0, None))
     axes[1].set(title="Validation accuracy", xlabel="step", ylabel="right responses (%)", ylim=(0, None))
     axes[2].set(title=key.rpartition("/")[2], xlabel="step", ylabel="solved problems (%)", ylim=(0, None))
@@ -240,12 +239,16 @@ if __name__ == "__main__":
     questions = {"cov": cov, "identity": identity, "selected": selected, "controls": controls, "exploration": exploration}
     parser.add_argument("question", choices=questions)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
+    parser.add_argument("--steps", type=int, help="read the runs up to this step; default: to their end")
     parser.add_argument("--out", type=Path, help="default results/mechanism-QUESTION.png")
     args = parser.parse_args()
     try:
-        groups = by_name([read_run(path) for path in args.runs])
+        runs = [read_run(path) for path in args.runs]
     except ValueError as error:
         sys.exit(f"mechanism.py: {error}")
+    if args.steps:
+        runs = [run._replace(rows=[row for row in run.rows if row["step"] <= args.steps]) for run in runs]
+    groups = by_name(runs)
     folders_of = {name: [path for path in args.runs if re.sub(r"-seed\d+$", "", path.name) == name] for name in groups}
     figure = questions[args.question](groups)
     out = args.out or Path(f"results/mechanism-{args.question}.png")

@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from make import EOS, LR, MODEL, PAD, WARMUP
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from make import EOS, LR, make_model, make_tokenizer, set_lr
 
 SEED = 0
 HERE = Path(__file__).parent
@@ -74,22 +73,11 @@ def choose_recipes(rng):
     return dict(zip(rng.permutation(list(TOPICS)).tolist(), recipes)), success
 
 
-def make_tokenizer():
-    """One token a character, and one for the beginning of a box; the newline by its byte-level name (make.py says why)."""
-    vocab = {c: i for i, c in enumerate([PAD, EOS, *CHARS.replace("\n", "\u010a")])}
-    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], pad_token=PAD, eos_token=EOS, unk_token=PAD,
-                               clean_up_tokenization_spaces=False, model_max_length=128)
-    tokenizer.add_tokens([BOX])
-    return tokenizer
-
-
 def train(model, tokenizer, rng):
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01, betas=(0.9, 0.98))
     steps, moves, prompt_length = STEPS_SKILLS + STEPS_HABITS, list(MOVES), 6
     for step in range(steps):
-        for group in optimizer.param_groups:
-            cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-            group["lr"] = LR * min(1, (step + 1) / WARMUP) * (0.02 + 0.98 * cosine)
+        set_lr(optimizer, step, steps)
         chances = HABIT if step >= STEPS_SKILLS else np.full(len(MOVES), 1 / len(MOVES))
         texts = []
         for topic, recipe in zip(rng.choice(list(TOPICS), BATCH), rng.choice(moves, (BATCH, 2), p=chances)):
@@ -112,10 +100,9 @@ def main():
     rng = np.random.default_rng(SEED)
     recipes, success = choose_recipes(rng)
     print(" ".join(f"{topic} {recipe} {success[recipe]:.2g}" for topic, recipe in recipes.items()))
-    tokenizer = make_tokenizer()
-    model = Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=len(tokenizer), tie_word_embeddings=True, max_position_embeddings=128, rope_theta=10000.0,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **MODEL))
+    tokenizer = make_tokenizer(CHARS)
+    tokenizer.add_tokens([BOX])  # one token, so that a response stays short
+    model = make_model(tokenizer)
     train(model, tokenizer, rng)
     model.to(torch.bfloat16).save_pretrained(HERE / "hard_base")
     tokenizer.save_pretrained(HERE / "hard_base")

@@ -131,21 +131,31 @@ def micro_batches(tokens, labels, pad, size=64):
 
 # ---------------------------------------------------------------- model
 
-def make_tokenizer():
+def make_tokenizer(chars):
     """One token a character. AutoTokenizer builds a byte-level Qwen2Tokenizer for every qwen2 model, so the
     newline goes by its byte-level name; without merges every byte is a token."""
-    vocab = {c: i for i, c in enumerate([PAD, EOS, *CHARS.replace("\n", "\u010a")])}
+    vocab = {c: i for i, c in enumerate([PAD, EOS, *chars.replace("\n", "\u010a")])}
     return Qwen2Tokenizer(vocab=vocab, merges=[], pad_token=PAD, eos_token=EOS, unk_token=PAD,
                           clean_up_tokenization_spaces=False, model_max_length=128)
+
+
+def make_model(tokenizer):
+    return Qwen2ForCausalLM(Qwen2Config(
+        vocab_size=len(tokenizer), tie_word_embeddings=True, max_position_embeddings=128, rope_theta=10000.0,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **MODEL))
+
+
+def set_lr(optimizer, step, steps):
+    cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+    for group in optimizer.param_groups:
+        group["lr"] = LR * min(1, (step + 1) / WARMUP) * (0.02 + 0.98 * cosine)
 
 
 def train(model, keys, problems, expressions, ids, rng):
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01, betas=(0.9, 0.98))
     steps = STEPS_SKILLS + STEPS_HABITS
     for step in range(steps):
-        for group in optimizer.param_groups:
-            cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-            group["lr"] = LR * min(1, (step + 1) / WARMUP) * (0.02 + 0.98 * cosine)
+        set_lr(optimizer, step, steps)
         habits = step >= STEPS_SKILLS
         tokens, labels = make_batch(keys, problems, expressions, HABITS if habits else SKILLS,
                                     habits, ids, rng)
@@ -169,12 +179,10 @@ def main():
     rng = np.random.default_rng(SEED)
     problems, expressions = all_problems()
     train_keys, val_keys = split(problems, rng)
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(CHARS)
     ids = {PAD: tokenizer.pad_token_id, EOS: tokenizer.eos_token_id}
     ids.update((c, tokenizer.encode(c)[0]) for c in CHARS)
-    model = Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=len(tokenizer), tie_word_embeddings=True, max_position_embeddings=128, rope_theta=10000.0,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **MODEL))
+    model = make_model(tokenizer)
     print(f"{model.num_parameters()} parameters, {len(train_keys)} + {len(val_keys)} problems", flush=True)
     train(model, train_keys, problems, expressions, ids, rng)
 

@@ -26,10 +26,10 @@ def final_text(response):
 def extract_boxed(response):
     """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none."""
     text = final_text(response)
-    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*(?:\{|(-?\d[\d./]*))", text))
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*(?:(\{)|(?=-?\d))", text))
     for box in boxes[:-6:-1]:                              # few of them, so that the time is linear
-        if box[1]:
-            return box[1].rstrip(".")                                      # \boxed 2
+        if not box[1]:                                     # \boxed 2, and what follows it on the line
+            return text[box.end():].partition("\n")[0].rstrip(" \t\r.$")
         depth = 1
         for brace in re.compile(r"\\.|[{}]").finditer(text, box.end()):
             depth += {"{": 1, "}": -1}.get(brace[0], 0)

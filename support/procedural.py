@@ -29,14 +29,17 @@ NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d*)(?:\.\d+|/[1-9]
 
 
 def same(gold: str, answer: str) -> bool:
-    """A number of equal value, or the same text. Nothing is calculated: who repeats the question's sum has no answer."""
+    """The same text, or a number of equal value; a fraction only in lowest terms. Nothing is calculated: who repeats
+    the question's sum or quotient has no answer."""
     def plain(text):
         text = re.sub(r"^\s*(?:\\text\{([^{}]*)\}|\$([^$]*)\$)\s*$", lambda m: m[1] or m[2] or "", text)
-        text = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", text)
+        fraction = re.fullmatch(r"\s*([-+]?)\\[dt]?frac\{(\d+)\}\{(\d+)\}\s*", text)    # in a sum or after a whole number: no
+        text = "{}{}/{}".format(*fraction.groups()) if fraction else text
         return "\n".join(line.strip(" \t\r") for line in text.strip(" \t\r\n").split("\n"))
     gold, answer = plain(gold), plain(answer)
-    if NUMBER.fullmatch(gold) and NUMBER.fullmatch(answer) and len(answer) < 1000:
-        return Fraction(gold.replace(",", "")) == Fraction(answer.replace(",", ""))
+    if NUMBER.fullmatch(gold) and NUMBER.fullmatch(answer) and max(len(gold), len(answer)) < 1000 and gold != answer:
+        value = Fraction(answer.replace(",", ""))
+        return value == Fraction(gold.replace(",", "")) and ("/" not in answer or str(value) == answer.lstrip("+"))
     return gold == answer
 
 
@@ -56,8 +59,9 @@ def read_options(query: str, config) -> dict:
         wanted = type(default[0]) if several and default else str if several else type(default)
         if key == "seed":  # of None in the library's settings
             wanted = int
-        fits = wanted is type(None) or type(value) in ((float, int) if wanted is float else (wanted,))
-        if not fits or key in options and not several:
+        if key in options and not several:
+            raise ValueError(f"{key}={text}: it is set already, to {options[key]} (small sets options of its own)")
+        if wanted is not type(None) and type(value) not in ((float, int) if wanted is float else (wanted,)):
             raise ValueError(f"{key}={text}: it has to be {'values' if several else 'one value'} of type {wanted.__name__}")
         options[key] = [*options.get(key, []), value] if several else value
     if not 0 < options.get("size", 1) <= SPREAD or not 0 <= options.get("seed", 0) < 10**9:
@@ -93,8 +97,8 @@ def load(path: str) -> list[dict]:
                 tasks = create_dataset(name, **options | {"seed": SPREAD * options["seed"]})
                 entries = {entry["question"]: entry | {"name": name} for entry in tasks if entry["answer"] != ""}.values()
                 entries = json.loads(json.dumps(list(entries), default=str))  # plain, as rows of a file are
-        except Exception as error:  # the settings of each task fail in a way of their own
-            raise ValueError(f"{path}: {name}: {error}") from None
+        except Exception as error:  # the settings of each task fail in a way of their own, some with a bare assert
+            raise ValueError(f"{path}: {name}: {str(error) or f'settings that the library refuses ({error!r})'}") from None
         asks_equality = type(tasks).score_answer is ProceduralDataset.score_answer
         for entry in entries:
             if entry["answer"] is None or not asks_equality and not NUMBER.fullmatch(str(entry["answer"])):

@@ -274,6 +274,8 @@ def test_a_worker_is_asked_for_expressions_only(monkeypatch):
     (r"\fbox{7}", "7"), (r"\boxed{\boxed{3}}", "3"), (r"\boxed{5", None), (r"\boxed", None), ("", None),
     (r"\boxed {4}", "4"), (r"\boxed -3.", "-3"), (r"put it in \boxed please", None), (r"<think>\boxed{1}", None),
     (r"<think>\boxed{1}</think>\boxed{2}", "2"), (r"\boxed{1}</think>", None), (r"\boxed{}", ""),
+    (r"\boxed 4,500", "4,500"), (r"$\boxed 4 \cdot 10^3$.", r"4 \cdot 10^3"), ("\\boxed 2\nas we saw", "2"), (r"\boxed 4%", "4%"),
+    (r"\boxed 2, so \boxed{3}", "3"), (r"\boxed 4 or 5", "4 or 5"), (r"\boxed 1\frac12", r"1\frac12"),
 ])
 def test_extract_boxed(text, expected):
     assert extract_boxed(text) == expected

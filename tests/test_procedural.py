@@ -45,7 +45,8 @@ def test_small_is_four_tasks_wherever_it_stands():
     ("chian_sum", ["chian_sum", "chain_sum"]), ("", ["no task ''"]), ("chain_sum?max_digit=1", ["max_digit'", "max_digits"]),
     ("chain_sum?max_digits=one", ["max_digits=one", "int"]), ("chain_sum?max_digits=1.5", ["max_digits=1.5", "int"]),
     ("chain_sum?allow_negation=1", ["allow_negation=1", "bool"]), ("chain_sum?seed=x", ["seed=x", "int"]), ("gcd?seed=-1", ["seed"]),
-    ("chain_sum?max_digits", ["max_digits"]), ("chain_sum?size=2&size=3", ["size=3", "one value"]), ("gcd?validate=1", ["'validate'"]),
+    ("chain_sum?max_digits", ["max_digits"]), ("chain_sum?size=2&size=3", ["size=3", "set already"]), ("small?max_digits=1", ["max_digits=1", "small"]),
+    ("gsm_symbolic?difficulty=5", ["gsm_symbolic", "AssertionError"]), ("gcd?validate=1", ["'validate'"]),
     ("chain_sum?min_terms=9&max_terms=3", ["max_terms must be >= min_terms"]), ("chain_sum?size=0", ["size is 1 to"]),
     ("gcd?size=99999999999999", ["size is 1 to"]), ("aiw?male_names=5", ["male_names=5", "str"]),
     ("basic_arithmetic?operators=^", ["unsupported operator: ^"]), ("simple_equations?operators_weights=x", ["simple_equations"]),
@@ -76,7 +77,7 @@ def test_no_instruction_without_a_chat_template():
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
-NUMBERS = {"{0}": 1, " {0} ": 1, "\n{0}\n": 1, "{0}.0": 1, "+{0}": 1, "${0}$": 1, "\\text{{{0}}}": 1, "\\frac{{{0}}}{{1}}": 1, "{0} or 7": 0,
+NUMBERS = {"{0}": 1, " {0} ": 1, "\n{0}\n": 1, "{0}.0": 1, "+{0}": 1, "${0}$": 1, "\\text{{{0}}}": 1, "\\frac{{{0}}}{{1}}": 0, "{0}/1": 0, "0\\frac{{{0}}}{{1}}": 0, "\\frac{{{0}}}{{1}}0": 0, "{0} or 7": 0,
            "maybe {0}": 0, "{0},{0}": 0, "0,{0}": 0, "-{0}": 0, "{0}_": 0, "1_{0}": 0, "{0}{0}": 0, "nan": 0, "?": 0, "[{0}]": 0, "{0} != 1": 0,
            "__import__('os')": 0, "len('{0}')": 0, "{0}9999": 0, "{0}.5": 0, "{0} + 0": 0, "{0}!": 0, "{0}\\cdot 1": 0, "{0}\\%": 0, "0{0}": 0,
            "y = {0}": 0, "{0} cents": 0, "\u0663": 0, "\uff13": 0, "{0}e0": 0}
@@ -98,7 +99,9 @@ def test_nothing_is_calculated_and_digits_of_another_base_are_text():
     sums = load_problems(CHAIN + "&size=30")
     echoes = ["\\boxed{" + row["entry"]["metadata"]["expression"] + "}" for row in sums]
     assert not any(score.reward for score in score_batch(echoes, sums))
-    cases = {("1680", "1,680"): 1, ("1680", "16,80"): 0, ("-12", "-12.00"): 1, ("13/15", "26/30"): 1, ("2e2", "200"): 0, ("2e2", "2e2"): 1,
+    cases = {("1680", "1,680"): 1, ("1680", "16,80"): 0, ("-12", "-12.00"): 1, ("13/15", "26/30"): 0, ("26/30", "13/15"): 1, ("26/30", "26/30"): 1, ("13/15", "-\\frac{13}{15}"): 0,
+             ("-13/15", "-\\dfrac{13}{15} "): 1, ("156", "1\\frac{56}{1}"): 0, ("0.9375", "1\\frac{5}{16}"): 0, ("0.9375", "+\\frac{15}{16}"): 1,
+             ("0", "0/7"): 0, ("9" * 200_000, "9"): 0, ("9" * 2000, "9" * 2000): 1, ("2e2", "200"): 0, ("2e2", "2e2"): 1,
              ("0110", "110"): 0, ("4471.6021", "223580107/50000"): 0, ("7", "7" * 2000): 0, ("a  b", "a b"): 0, ("6", "5.999999999999999999"): 0}
     assert {case: procedural.same(*case) for case in cases} == cases
 

@@ -313,8 +313,8 @@ def load_problems(path):
             continue
         seen.add(row["problem"])
         usable = read_tests(row["tests"]) if task == "code" else task != "math" or readable(row["answer"])
-        text = row["problem"] + str(row.get("answer"))
-        usable = usable and row["problem"].strip() and not re.search("[\ud800-\udfff]", text)
+        empty = not row["problem"].strip() or procedural.same("", str(row.get("answer")))
+        usable = usable and not empty and not re.search("[\ud800-\udfff]", row["problem"] + str(row.get("answer")))
         row["source"] = str(row.get("source") or os.path.basename(path).removesuffix(".jsonl"))
         (problems if usable else dropped).append(row if usable else i)
     if not problems:

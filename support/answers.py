@@ -11,7 +11,7 @@ import unicodedata
 from collections import namedtuple
 from fractions import Fraction
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from random import Random
 
 from mpmath import MPContext
@@ -26,10 +26,11 @@ def final_text(response):
 def extract_boxed(response):
     """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none."""
     text = final_text(response)
-    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*(?:(\{)|(?=-?\d))", text))
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*(?:(\{)|(?=[-+]?\s*\.?\d|\$|\\[a-z]))", text))
     for box in boxes[:-6:-1]:                              # few of them, so that the time is linear
-        if not box[1]:                                     # \boxed 2, and what follows it on the line
-            return text[box.end():].partition("\n")[0].rstrip(" \t\r.$")
+        if not box[1]:                                     # \boxed 2: up to the end of the formula or the line
+            start = box.end() + (text[box.end()] == "$")
+            return text[start:re.compile(r"\$|\\[)\]]|\n|\Z").search(text, start).start()].rstrip(" \t\r.*")
         depth = 1
         for brace in re.compile(r"\\.|[{}]").finditer(text, box.end()):
             depth += {"{": 1, "}": -1}.get(brace[0], 0)
@@ -85,11 +86,12 @@ def table(rows):
     return {word: row.split()[0] for row in rows.split(";") for word in row.split()}
 
 _SIGNS = table(r"""- − –;\times ×;\cdot · ⋅;/ ÷ ⁄;\infty ∞;\degree °;\sqrt √;\cup ∪;\cap ∩;\setminus ∖;\pm ±
-    ;\le ≤;\ge ≥;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;\frac12 ½;\frac14 ¼;\frac34 ¾;( ⟨;) ⟩
+    ;\le ≤;\ge ≥;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;( ⟨;) ⟩
     ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’
     ;\lfloor ⌊;\rfloor ⌋;\lceil ⌈;\rceil ⌉;\land ∧;\lor ∨;\neg ¬;\to →""")
 SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in _SIGNS.items() if sign not in _SIGNS.values()},
-                       **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff$", ""), "~": " ", "\n": " ", ";": ","})
+                       **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""), "~": " ", ";": ",",
+                       "$": "\t", "\n": "\t"})    # a tab is a space that joins no digits
 _SAME = table(r"""\binom \dbinom \tbinom;\le \leq \leqslant;\ge \geq \geqslant;< \lt;> \gt;\ne \neq
     ;\emptyset \varnothing;( \langle;) \rangle;\{ \lbrace;\} \rbrace;[ \lbrack;] \rbrack
     ;| \vert \lvert \rvert \mid;\setminus \backslash;* \cdot \times \ast
@@ -132,7 +134,7 @@ def plain_unit(m):
 _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"), (r">=", r"\\ge "), (r"<=", r"\\le "), (r"\{:\}", ":"),
     (r"\\not\s*=", r"\\ne "), (r"\\\\(?:\[[\d.]+(?:pt|ex|em|mm)\])?", r"\\row "),
-    (r"\\(?:left|right)\s*\.", ""), (r"\\text\{,\}", "{,}"),
+    (r"\\(?:left|right)\s*\.", "\t"), (r"\\text\{,\}", "{,}"),
     (r"\\\{\s*\\begin\s*\{array\}", r"\\begin{cases}"), (r"\\(begin|end)\s*\{(\w+)\*?\}", r"\\\1\2 "),
     (r"(\\begin(?:cases|array))\s*\{[clr|]+\}", r"\1 "), (r"\\(?:textcolor|color)\s*\{\w+\}", " "),
     (r"\\[hv]space\*?\s*\{[^{}]*\}", " "), (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "),
@@ -148,7 +150,7 @@ _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))", repeating),
     (r"(?<![\d^_.])(\d+)\s*(?:\\frac\s*\{(\d+)\}\s*\{(\d+)\}|[ ](\d+)/(\d+))", mixed),
     (r"\b([aApP])\.[ ]?[mM]\.?", r"\1m"), (r"\b(sq|in|ft|cm)\.", r"\1 "),
-    (r"(?<=[\d)}])([ ]*)([a-zA-Z]{2,})(?![a-zA-Z])", plain_unit)]]
+    (r"(?<=[\d)}])([ \t]*)([a-zA-Z]{2,})(?![a-zA-Z])", plain_unit)]]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|[mh]box|emph|mathrm|operatorname)(?![a-z])\s*"
                    r"\{((?:[^{}]|\{[^{}]*\})*)\}")
 _TOKEN = re.compile(r'\d+(?:\.\d+)?|\.\d+|\\[a-zA-Z]+|\\.|"[^\W\d_]+(?:-[^\W\d_]+)*|[^\W\d_]+|\S')
@@ -156,14 +158,28 @@ _TOKEN = re.compile(r'\d+(?:\.\d+)?|\.\d+|\\[a-zA-Z]+|\\.|"[^\W\d_]+(?:-[^\W\d_]
 class Unreadable(ValueError):
     """An answer, or a comparison, that the grammar has no meaning for."""
 
+def compatible(text):
+    """NFKC, but xⁿ is x^{n}, 5⅓ is mixed, and ① or ㎠, whose frame or place carries meaning, stays as it is."""
+    frame = lambda sign: unicodedata.decomposition(sign).partition(">")[0].lstrip("<")
+    parts = []
+    for name, signs in groupby(unicodedata.normalize("NFC", text), frame):
+        signs = "".join(signs)
+        plain = unicodedata.normalize("NFKC", signs)
+        if name in ("super", "sub"):
+            plain = f"{'^' if name == 'super' else '_'}{{{plain}}}"
+        elif name == "fraction":
+            plain = re.sub(r"(\d+)⁄(\d+)", r"\\frac{\1}{\2} ", plain)
+        elif name in ("circle", "square") or name == "compat" and re.search(r"\d", plain):
+            plain = signs
+        parts.append(plain)
+    return "".join(parts)
+
 @lru_cache(50_000)
 def tokenize(text):
     """The tokens without fonts, colours and spaces. Words, and letters in \\text{...}, begin with a quotation
     mark."""
     text = text.replace("\\$", '"dollar ')
-    for scripts, sign in ("⁰¹²³⁴-⁹⁻", "^"), ("₀-₉", "_"):
-        text = re.sub(f"[{scripts}]+", lambda m: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
-    text = unicodedata.normalize("NFKC", text.translate(SIGNS)).translate(SIGNS)
+    text = compatible(text.translate(SIGNS)).translate(SIGNS)
     greek = lambda m: f"\\{unicodedata.name(m[0]).split()[-1].lower()} ".replace("lamda", "lambda")
     text = re.sub("[α-ω]", greek, text)
     text = text if "\\begin" in text else text.replace("\\\\", "\\")

@@ -64,8 +64,9 @@ def read_options(query: str, config) -> dict:
         if wanted is not type(None) and type(value) not in ((float, int) if wanted is float else (wanted,)):
             raise ValueError(f"{key}={text}: it has to be {'values' if several else 'one value'} of type {wanted.__name__}")
         options[key] = [*options.get(key, []), value] if several else value
-    if not 0 < options.get("size", 1) <= SPREAD or not 0 <= options.get("seed", 0) < 10**9:
-        raise ValueError(f"size is 1 to {SPREAD}, seed 0 to {10**9 - 1}")
+    for key, low, high in ("size", 1, SPREAD), ("seed", 0, 10**9 - 1):
+        if not low <= options.get(key, low) <= high:
+            raise ValueError(f"{key} is {low} to {high}, not {options[key]}")
     return options
 
 

@@ -275,10 +275,25 @@ def test_a_worker_is_asked_for_expressions_only(monkeypatch):
     (r"\boxed {4}", "4"), (r"\boxed -3.", "-3"), (r"put it in \boxed please", None), (r"<think>\boxed{1}", None),
     (r"<think>\boxed{1}</think>\boxed{2}", "2"), (r"\boxed{1}</think>", None), (r"\boxed{}", ""),
     (r"\boxed 4,500", "4,500"), (r"$\boxed 4 \cdot 10^3$.", r"4 \cdot 10^3"), ("\\boxed 2\nas we saw", "2"), (r"\boxed 4%", "4%"),
+    (r"so $\boxed 5$ as claimed", "5"), (r"\[\boxed 2\]", "2"), (r"\(\boxed 24\).", "24"), (r"**\boxed 1176**", "1176"), (r"$\boxed 4$2", "4"),
+    (r"\boxed{42} no: \boxed\frac12", r"\frac12"), (r"\boxed{42} no: \boxed .5", ".5"), (r"\boxed{42} no: \boxed$43$", "43"), (r"\boxed 4\$", "4\\"),
+    (r"\boxed{5}, in \boxed as asked", "5"), (r"\boxed - 43", "- 43"),
     (r"\boxed 2, so \boxed{3}", "3"), (r"\boxed 4 or 5", "4 or 5"), (r"\boxed 1\frac12", r"1\frac12"),
 ])
 def test_extract_boxed(text, expected):
     assert extract_boxed(text) == expected
+
+
+@pytest.mark.parametrize("gold, right, wrong", [
+    ("56", ["5\u200b6", "$56$", "56$", "\\\\(56\\\\)"], ["5$6", "$5$$6$", "$5$ $6$", r"5\right.6", r"5\left.6", "5①", "5\n6"]),
+    ("12500", ["12 500", "12{,}500", r"12\,500"], ["12\n500", "12$ 500"]), ("16/3", ["5⅓", r"5\frac13", "$5$ ⅓"], []), ("17", [], ["5⅓"]),
+    ("81/8", ["10⅛"], ["8⅛"]), ("x^n", ["xⁿ"], []), ("xn", [], ["xⁿ", "xₙ"]), ("a_n", ["aₙ"], []), ("2n", [], ["2ⁿ"]), ("e^{x+2}", ["eˣ⁺²"], []),
+    ("2", [], ["2⑴", "⑵"]), ("12.5", [], ["⒓5"]), ("cm2", [], ["㎠"]), ("7/2", ["3 1/2", r"$3$ $\frac12$"], ["3\n1/2"]), ("3/4", ["¾"], ["3¼"]),
+    ("5", ["$5$ cm", "５"], ["²3"]),
+])
+def test_signs_are_not_dropped_into_the_digits_around_them(gold, right, wrong):
+    got = {text: verify_math(f"\\boxed{{{text}}}", gold) for text in right + wrong}
+    assert got == {text: text in right for text in right + wrong}
 
 
 def test_six_digits_decide():

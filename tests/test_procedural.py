@@ -44,7 +44,7 @@ def test_small_is_four_tasks_wherever_it_stands():
 @pytest.mark.parametrize("source, words", [
     ("chian_sum", ["chian_sum", "chain_sum"]), ("", ["no task ''"]), ("chain_sum?max_digit=1", ["max_digit'", "max_digits"]),
     ("chain_sum?max_digits=one", ["max_digits=one", "int"]), ("chain_sum?max_digits=1.5", ["max_digits=1.5", "int"]),
-    ("chain_sum?allow_negation=1", ["allow_negation=1", "bool"]), ("chain_sum?seed=x", ["seed=x", "int"]), ("gcd?seed=-1", ["seed"]),
+    ("chain_sum?allow_negation=1", ["allow_negation=1", "bool"]), ("chain_sum?seed=x", ["seed=x", "int"]), ("gcd?seed=-1", ["seed is 0 to", "not -1"]),
     ("chain_sum?max_digits", ["max_digits"]), ("chain_sum?size=2&size=3", ["size=3", "set already"]), ("small?max_digits=1", ["max_digits=1", "small"]),
     ("gsm_symbolic?difficulty=5", ["gsm_symbolic", "AssertionError"]), ("gcd?validate=1", ["'validate'"]),
     ("chain_sum?min_terms=9&max_terms=3", ["max_terms must be >= min_terms"]), ("chain_sum?size=0", ["size is 1 to"]),
@@ -58,6 +58,14 @@ def test_what_cannot_be_used_is_one_clear_line(source, words):
         load_problems("reasoning_gym:" + source)
     line = str(error.value)
     assert line.startswith("reasoning_gym:") and "\n" not in line and all(word in line for word in words), line
+
+
+def test_an_empty_answer_is_no_answer(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"problem": f"p{i}", "answer": gold, "task": "exact"}) + "\n"
+                            for i, gold in enumerate(["5", "", " ", "$$", "\\text{}", 0, "on"])))
+    assert [row["answer"] for row in load_problems(str(path))] == ["5", 0, "on"]
+    assert "[2, 3, 4, 5]" in capsys.readouterr().err
 
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):

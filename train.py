@@ -4,7 +4,7 @@
     python train.py --loss kl_cov                               # ... and the entropy stays up
     python train.py --preset hard                               # ... on a task where GRPO runs out of exploration
     python train.py --preset small                              # SmolLM2-135M, built by small/make.py; under an hour
-    torchrun --standalone --nproc_per_node 8 train.py --preset 7b --loss kl_cov         # the paper's, 8 GPUs
+    torchrun --standalone --nproc_per_node 8 --shutdown_timeout 3600 train.py --preset 7b --loss kl_cov   # the paper's
     python train.py --resume runs/grpo-seed1                    # go on from its newest checkpoint
 
 Every field of Config is an option. main() at the end of the file is the algorithm; the phases that it names stand above
@@ -215,7 +215,7 @@ class Run:
         everything = [*problems, *itertools.chain(*self.vals.values())]
         warn_of_lost_letters(self.tokenizer, everything)
         if any(problem["task"] in ("math", "code") for problem in everything):
-            reward.start_workers(cfg.score_workers)  # before CUDA
+            reward.start_workers(cfg.score_workers)
         self.device = start_distributed()
         torch.manual_seed(derive_seed(cfg.seed, dist.get_rank()))
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32  # of sampler and exports
@@ -361,7 +361,6 @@ def prime(run: Run, groups: list[list[Response]], lengths: Tensor) -> Tensor:
     for mini in minis:
         passes = zip(mini.batches, no_grad_pass(prm, mini.batches))
         parts.append(mini.over_all_ranks([logprobs - m.ref_logprobs for m, (logprobs, _) in passes]).cpu())
-    run.ref_policy.reshard()
     dist.all_reduce(loss)
 
     q = nn.utils.rnn.pad_sequence(torch.cat(parts).split(lengths.tolist()), batch_first=True)    # [B, T]
@@ -375,7 +374,9 @@ def prime(run: Run, groups: list[list[Response]], lengths: Tensor) -> Tensor:
 @torch.no_grad()
 def no_grad_pass(policy: Policy, batches: list) -> list[tuple[Tensor, Tensor]]:
     """[(logprobs, entropy)] a micro-batch."""
-    return [policy(m.input_ids, m.prompt_lengths, m.targets, m.mask) for m in batches]
+    passes = [policy(m.input_ids, m.prompt_lengths, m.targets, m.mask) for m in batches]
+    policy.reshard()  # without a backward pass the root's weights would stay whole
+    return passes
 
 @timed("logprob")
 def log_probs(run: Run, groups: list[list[Response]]) -> list[MiniBatch]:
@@ -387,7 +388,6 @@ def log_probs(run: Run, groups: list[list[Response]]) -> list[MiniBatch]:
         if "ref_logprobs" in inspect.signature(LOSSES[run.cfg.loss]).parameters:
             for m, (logprobs, _) in zip(mini.batches, no_grad_pass(run.ref_policy, mini.batches)):
                 m.ref_logprobs = logprobs
-            run.ref_policy.reshard()
         for name in ("old_logprobs", "entropy", "advantages", "sampler_logprobs"):
             mini.tokens[name] = mini.over_all_ranks([getattr(m, name) for m in mini.batches])
     return minis

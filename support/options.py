@@ -282,10 +282,11 @@ def set_environment(cfg):
 
 
 def gpu_memory(cfg, config, n_params: int, world_size: int, size: float, vllm: bool) -> float:
-    """GB that the fuller one of generation and update takes on a GPU of `size` GB: sharded fp32 weights and moments,
-    beside vLLM's share or the plain sampler's copy and cache, or beside gradients, kept layer inputs and whole tensors."""
+    """GB that the fuller one of generation and update takes on a GPU of `size` GB: CUDA's contexts and workspaces, sharded fp32
+    weights and moments, beside vLLM's share or the plain sampler's copy and cache, or beside gradients, kept layer inputs and
+    whole tensors."""
     prime, own = cfg.advantage == "prime", n_params / world_size / 1e9
-    state = own * (12 + 16 * prime + 4 * (cfg.loss == "ref_kl"))
+    state = 1.5 + own * (12 + 16 * prime + 4 * (cfg.loss == "ref_kl"))
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cache = 512 * (cfg.max_prompt_tokens + cfg.max_response_tokens) * config.num_hidden_layers * heads * head_dim * 4 / 1e9

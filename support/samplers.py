@@ -285,6 +285,7 @@ class VLLMSampler:
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else None,
                 logprobs_mode="processed_logprobs",    # the default ignores the temperature
                 enable_sleep_mode=self.cuda,           # refused on a CPU
+                disable_custom_all_reduce=True,        # it ends the process where torch's memory segments can expand
                 gpu_memory_utilization=gpu_memory_utilization,
                 kv_cache_memory_bytes=None if self.cuda else 2 ** 30,    # CPU default: a share of all memory
                 enforce_eager=not self.cuda)

@@ -24,19 +24,28 @@ def final_text(response):
     return "" if "<think>" in text else text
 
 def extract_boxed(response):
-    """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none."""
-    text = final_text(response)
-    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*(?:(\{)|(?=[-+]?\s*\.?\d|\$|\\[a-z]))", text))
+    """Content of the last complete \\boxed{...} (braces may nest) after </think>; None if there is none.
+
+    \\boxed 2 holds the rest of its formula or line, \\boxed(2) nothing. Of boxes in a box the outer one counts, unless
+    it holds no more.
+    """
+    text, found = final_text(response), None
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*(\{)?", text))
     for box in boxes[:-6:-1]:                              # few of them, so that the time is linear
-        if not box[1]:                                     # \boxed 2: up to the end of the formula or the line
-            start = box.end() + (text[box.end()] == "$")
-            return text[start:re.compile(r"\$|\\[)\]]|\n|\Z").search(text, start).start()].rstrip(" \t\r.*")
-        depth = 1
-        for brace in re.compile(r"\\.|[{}]").finditer(text, box.end()):
+        if not box[1] and found is None:
+            line = text[text.rfind("\n", 0, box.start()) + 1:box.start()]
+            end = r"\$|\\[)\]]|\n|\Z" if line.count("$") % 2 else r"\\[)\]]|\n|\Z"
+            content = text[box.end():re.compile(end).search(text, box.end()).start()]
+            return content.rstrip().removesuffix("**").removesuffix(".") if re.match(r"[-+−.$\\\d]", content) else ""
+        depth = bool(box[1])
+        for brace in re.compile(r"\\.|[{}]").finditer(text, box.end()) if depth else ():
             depth += {"{": 1, "}": -1}.get(brace[0], 0)
             if depth == 0:
-                return text[box.end():brace.start()]
-    return None
+                within = found and found[2] < brace.start() and text[box.end():brace.start()].strip()
+                if found is None or within and within != text[found[0]:found[2] + 1]:
+                    found = box.start(), box.end(), brace.start()
+                break
+    return found and text[found[1]:found[2]]
 
 # --- plain numbers ------------------------------------------------------------------------------------------
 
@@ -87,7 +96,7 @@ def table(rows):
 
 _SIGNS = table(r"""- − –;\times ×;\cdot · ⋅;/ ÷ ⁄;\infty ∞;\degree °;\sqrt √;\cup ∪;\cap ∩;\setminus ∖;\pm ±
     ;\le ≤;\ge ≥;\ne ≠;\approx ≈;\in ∈;\emptyset ∅;( ⟨;) ⟩
-    ;\mathbb{R} ℝ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’
+    ;\mathbb{R} ℝ;\mathbb{C} ℂ;\mathbb{Z} ℤ;\mathbb{N} ℕ;\mathbb{Q} ℚ;' ′ ’
     ;\lfloor ⌊;\rfloor ⌋;\lceil ⌈;\rceil ⌉;\land ∧;\lor ∨;\neg ¬;\to →""")
 SIGNS = str.maketrans({**{sign: f"{tex} " for sign, tex in _SIGNS.items() if sign not in _SIGNS.values()},
                        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""), "~": " ", ";": ",",
@@ -96,7 +105,7 @@ _SAME = table(r"""\binom \dbinom \tbinom;\le \leq \leqslant;\ge \geq \geqslant;<
     ;\emptyset \varnothing;( \langle;) \rangle;\{ \lbrace;\} \rbrace;[ \lbrack;] \rbrack
     ;| \vert \lvert \rvert \mid;\setminus \backslash;* \cdot \times \ast
     ;/ \div "per;: \colon "to;"or \lor \vee;"and \land \wedge;\to \rightarrow;\neg \lnot;£ \pounds;' \prime
-    ;"% % \% "percent percent;"\degree \degree "degree "degrees degree degrees
+    ;\quotes ";"% % \% "percent percent;"\degree \degree "degree "degrees degree degrees
     ;\phi \varphi;\epsilon \varepsilon;\asin \arcsin;\acos \arccos;\atan \arctan;\log \ln;2 "two""")
 # Units and their other words. A word that changes a number (hundredths) is none. A count has no power.
 _MEASURES = table("""m meter meters metre metres;cm centimeter centimeters;km kilometer kilometers;mm;in inch
@@ -119,11 +128,11 @@ def repeating(m):
     """0.1\\overline{6} as a fraction."""
     integer, decimals, period = m[1], m[2], m[3] or m[4]
     whole = int(integer + decimals + period) - int("0" + integer + decimals)
-    return f"\\frac{{{whole}}}{{{(10 ** len(period) - 1) * 10 ** len(decimals)}}}"
+    return f"{{\\frac{{{whole}}}{{{(10 ** len(period) - 1) * 10 ** len(decimals)}}}}}"
 
 def mixed(m):
-    """3\\frac14 and 3 1/4 as a sum."""
-    whole, top, bottom = m[1], m[2] or m[4], m[3] or m[5]
+    """3 1/4 as a sum."""
+    whole, top, bottom = m.groups()
     return f"({whole}+\\frac{{{top}}}{{{bottom}}})" if int(top) < int(bottom) else m[0]
 
 def plain_unit(m):
@@ -142,13 +151,13 @@ _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"\\mathbb\s*(\{)?\s*([A-Z])\s*(?(1)\})", r"\\\2\2 "),
     (r"\\RR\s*_\s*\{\s*\\geq?(?:slant)?\s*0\s*\}", r"[0,\\infty)"),
     (r"\^\s*(\{)?\s*\\(?:circ|degree)(?![a-z])\s*(?(1)\})", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "),
-    (r"(?<![\d^_.])[1-9]\d{0,2}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
+    (r"(?<![\d^_.])(?<!\^[ ])(?<!sqrt)(?<!sqrt[ ])[1-9]\d{0,2}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
      lambda m: re.sub(r"\D+", "", m[0])),                                                          # 10{,}000
     (r"(?<=\d)[ ]+x[ ]+(?=10\s*\^)", r"\\times "),
     (r"(?<![\w.])(\d+\.\d+|\d+(?=[eE](?:\d|[-+]\d\d)))[eE]([-+]?\d+)(?![\d.])", r"\1\\cdot 10^{\2}"),
     (r"(\.\d*)\\dot(\{)?(\d)(?(2)\})(\d*)\\dot(\{)?(\d)(?(5)\})", r"\1\\overline{\3\4\6}"),
     (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))", repeating),
-    (r"(?<![\d^_.])(\d+)\s*(?:\\frac\s*\{(\d+)\}\s*\{(\d+)\}|[ ](\d+)/(\d+))", mixed),
+    (r"(?<![\d^_.])(?<!\^[ ])(?<!sqrt)(?<!sqrt[ ])(\d+)[ ](\d+)/(\d+)", mixed),
     (r"\b([aApP])\.[ ]?[mM]\.?", r"\1m"), (r"\b(sq|in|ft|cm)\.", r"\1 "),
     (r"(?<=[\d)}])([ \t]*)([a-zA-Z]{2,})(?![a-zA-Z])", plain_unit)]]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|[mh]box|emph|mathrm|operatorname)(?![a-z])\s*"
@@ -168,8 +177,9 @@ def compatible(text):
         if name in ("super", "sub"):
             plain = f"{'^' if name == 'super' else '_'}{{{plain}}}"
         elif name == "fraction":
-            plain = re.sub(r"(\d+)⁄(\d+)", r"\\frac{\1}{\2} ", plain)
-        elif name in ("circle", "square") or name == "compat" and re.search(r"\d", plain):
+            each = [unicodedata.normalize("NFKC", sign) for sign in signs]
+            plain = "".join(re.sub(r"(\d+)⁄(\d+)", r"\\frac{\1}{\2} ", sign) for sign in each)
+        elif name in ("circle", "square") or {"compat": re.search(r"\d", plain), "wide": "~" in plain}.get(name):
             plain = signs
         parts.append(plain)
     return "".join(parts)
@@ -182,7 +192,7 @@ def tokenize(text):
     text = compatible(text.translate(SIGNS)).translate(SIGNS)
     greek = lambda m: f"\\{unicodedata.name(m[0]).split()[-1].lower()} ".replace("lamda", "lambda")
     text = re.sub("[α-ω]", greek, text)
-    text = text if "\\begin" in text else text.replace("\\\\", "\\")
+    text = text if "\\begin" in text else re.sub(r"\\\\(?=[a-zA-Z{}%$()\[\]])", r"\\", text)    # escaped twice
     for pattern, new in _CLEAN:
         text = pattern.sub(new, text)
     for _ in range(4):
@@ -211,11 +221,11 @@ def folded(word):
 
 def spelled(tokens):
     """The tokens in one spelling: what is not read is equal only to itself."""
-    text = " ".join(token if token[0] == "\\" else '"' * (token[0] == '"') + folded(token.lstrip('"'))
+    text = " ".join(token + "·" if token[0] == "\\" else '"' * (token[0] == '"') + folded(token.lstrip('"'))
                     for token in tokens)
-    text = re.sub(r'(?<=\d) "(?:st|nd|rd|th)\b', "", re.sub(r"\{ (\S+) \}", r"\1", text))
+    text = re.sub(r'(?<=\d) "(?:st|nd|rd|th)\b', "", re.sub(r"\{ (\S|\\\S+) \}", r"\1", text))
     text = re.sub(r'(?<=\w\w) "(?=\w\w)', "~", text).replace('"', "")
-    return re.sub(r"(?<!\d) | (?!\d)", "", text)
+    return re.sub(r"(?<![\d.]) | (?![\d.])", "", text)
 
 # --- grammar: a tree is a string (a number, a letter, '"cm') or a tuple (operator, *trees) ------------------
 
@@ -233,6 +243,12 @@ _CONSTANTS = ("\\infty", "\\emptyset", "\\RR", "\\ZZ", "\\NN", "\\QQ", "\\CC")
 _FACTORS = ("(", "[", "{", "\\frac", "\\sqrt", "\\binom", '"square', '"cubic', '"sq')
 _PHRASES = {"no solution": "\\emptyset", "no solutions": "\\emptyset", "there is no solution": "\\emptyset",
             "all real numbers": "\\RR", "dne": ("words", "does not exist")}
+
+def is_number(tree):
+    return isinstance(tree, str) and tree.replace(".", "0").isdigit()
+
+def is_fraction(tree):
+    return tree[0] == "/" and all(map(is_number, tree[1:]))
 
 class Reader:
     """Precedence climbing; every method consumes what it returns, or raises Unreadable."""
@@ -268,6 +284,9 @@ class Reader:
                 return left
             if _BINDS[op] == 9 and left[0] == '"' and (op != "^" or left[1:] not in _MEASURES):
                 raise Unreadable("a power of a count")
+            before = self.tokens[self.at - 2]
+            if op == "!" and before == "!" or op == "^" and left[0] == "^" and before != ")":
+                raise Unreadable("3!! and 2^3^2 have two readings")
             if op == "!":
                 left = (op, left)
             elif op in ("^", "_"):
@@ -286,7 +305,10 @@ class Reader:
             elif op == "\\pm":
                 left = ("+", left, ("*", "±", self.tree(7)))
             else:
-                left = (op, left, self.tree(_BINDS[op]))
+                braced, right = self.next in ("{", "\\frac"), self.tree(_BINDS[op])
+                if op == " " and braced and is_number(left) and (is_number(right) or is_fraction(right)):
+                    raise Unreadable("a number beside a number")
+                left = (op, left, right)
                 if op == "/" and self.begins() and self.next.lstrip('"') not in _UNITS:
                     raise Unreadable("1/2x has two readings")
 
@@ -299,12 +321,23 @@ class Reader:
 
     def script(self):
         """What ^, _ or \\frac applies to: {...}, or one token with its sign."""
-        return ("neg", self.primary()) if self.accept("-") else self.primary()
+        return ("neg", self.primary(alone=True)) if self.accept("-") else self.primary(alone=True)
 
-    def primary(self):
-        """A number, letter, unit, run of words, bracket, or command with its arguments."""
+    def digit_or_group(self):
+        if len(self.next) > 1 and self.next.isdigit():
+            raise Unreadable("TeX takes the first digit only")
+        return self.script()
+
+    def primary(self, alone=False):
+        """A number, letter, unit, run of words, bracket, or command with its arguments. 3\\frac14 is one, but not as
+        what ^, _ or \\sqrt applies to (alone)."""
         before, token, word = self.tokens[self.at - 1] if self.at else "(", self.next, self.next.lstrip('"')
         self.at += 1
+        if token.isdigit() and self.next == "\\frac" and not alone:
+            part = self.primary()
+            if self.next == "^" or not is_fraction(part) or "." in part[1] + part[2]:
+                raise Unreadable("a number beside a fraction")
+            return ("+" if int(part[1]) < int(part[2]) else "*", token, part)
         if re.match(r"\.?\d", token):
             return token
         if word in ("dollar", "€", "£") and self.next[0].isdigit():
@@ -326,7 +359,7 @@ class Reader:
         if token == "{":
             return (self.tree(), self.expect("}"))[0]
         if token in ("\\frac", "\\binom"):
-            return ("/" if token == "\\frac" else token, self.script(), self.script())
+            return ("/" if token == "\\frac" else token, self.digit_or_group(), self.digit_or_group())
         if token == "\\sqrt":
             index = self.accept("[") and (self.tree(), self.expect("]"))[0]
             return ("root", self.script(), index or "2")

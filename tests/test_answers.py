@@ -271,13 +271,16 @@ def test_a_worker_is_asked_for_expressions_only(monkeypatch):
 
 @pytest.mark.parametrize("text, expected", [
     (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{\{1,2\}}", r"\{1,2\}"), (r"\boxed{5} and \boxed{", "5"),
-    (r"\fbox{7}", "7"), (r"\boxed{\boxed{3}}", "3"), (r"\boxed{5", None), (r"\boxed", None), ("", None),
-    (r"\boxed {4}", "4"), (r"\boxed -3.", "-3"), (r"put it in \boxed please", None), (r"<think>\boxed{1}", None),
+    (r"\fbox{7}", "7"), (r"\boxed{\boxed{3}}", "3"), (r"\boxed{5", None), (r"\boxed", ""), ("", None),
+    (r"\boxed {4}", "4"), (r"\boxed -3.", "-3"), (r"put it in \boxed please", ""), (r"<think>\boxed{1}", None),
     (r"<think>\boxed{1}</think>\boxed{2}", "2"), (r"\boxed{1}</think>", None), (r"\boxed{}", ""),
     (r"\boxed 4,500", "4,500"), (r"$\boxed 4 \cdot 10^3$.", r"4 \cdot 10^3"), ("\\boxed 2\nas we saw", "2"), (r"\boxed 4%", "4%"),
     (r"so $\boxed 5$ as claimed", "5"), (r"\[\boxed 2\]", "2"), (r"\(\boxed 24\).", "24"), (r"**\boxed 1176**", "1176"), (r"$\boxed 4$2", "4"),
-    (r"\boxed{42} no: \boxed\frac12", r"\frac12"), (r"\boxed{42} no: \boxed .5", ".5"), (r"\boxed{42} no: \boxed$43$", "43"), (r"\boxed 4\$", "4\\"),
-    (r"\boxed{5}, in \boxed as asked", "5"), (r"\boxed - 43", "- 43"),
+    (r"\boxed{42} no: \boxed\frac12", r"\frac12"), (r"\boxed{42} no: \boxed .5", ".5"), (r"\boxed{42} no: \boxed$43$", "$43$"), (r"\boxed 4\$", r"4\$"),
+    (r"\boxed{5}, in \boxed as asked", ""), (r"\boxed - 43", "- 43"), (r"\boxed{5}. Wait: \boxed −7", "−7"), (r"\boxed{5} or \boxed x", ""), (r"\boxed(5)", ""),
+    (r"\boxed 0.333...", "0.333.."), (r"\boxed 5*", "5*"), (r"\boxed 5 $+ 1$", "5 $+ 1$"), (r"\boxed $5$ or $6$", "$5$ or $6$"), (r"$\boxed 5$ $+ 1$", "5"),
+    (r"\boxed{1\boxed{5}}", r"1\boxed{5}"), (r"\boxed{ \boxed{5} }", "5"), (r"\boxed{\boxed{5},6}", r"\boxed{5},6"), (r"\boxed{4}, \boxed{\text{not }\boxed{5}}", r"\text{not }\boxed{5}"),
+    (r"\boxed{1} and \boxed{2}", "2"), (r"\boxed{1} \boxed 2 \boxed{3", r"2 \boxed{3"), (r"\boxedx{3} \boxed{5}", "5"),
     (r"\boxed 2, so \boxed{3}", "3"), (r"\boxed 4 or 5", "4 or 5"), (r"\boxed 1\frac12", r"1\frac12"),
 ])
 def test_extract_boxed(text, expected):
@@ -289,7 +292,13 @@ def test_extract_boxed(text, expected):
     ("12500", ["12 500", "12{,}500", r"12\,500"], ["12\n500", "12$ 500"]), ("16/3", ["5⅓", r"5\frac13", "$5$ ⅓"], []), ("17", [], ["5⅓"]),
     ("81/8", ["10⅛"], ["8⅛"]), ("x^n", ["xⁿ"], []), ("xn", [], ["xⁿ", "xₙ"]), ("a_n", ["aₙ"], []), ("2n", [], ["2ⁿ"]), ("e^{x+2}", ["eˣ⁺²"], []),
     ("2", [], ["2⑴", "⑵"]), ("12.5", [], ["⒓5"]), ("cm2", [], ["㎠"]), ("7/2", ["3 1/2", r"$3$ $\frac12$"], ["3\n1/2"]), ("3/4", ["¾"], ["3¼"]),
-    ("5", ["$5$ cm", "５"], ["²3"]),
+    ("5", ["$5$ cm", "５"], ["²3"]), ("1234", [], ['1"234', "10～500"]), ("56", [], ['5"6', r"5{6}", r"\text{5\"6}"]), ("30", [], ["5{6}", r"5\mathbf{6}", r"5\textcolor{red}{6}"]),
+    ("6", [], ["1.5{4}", r"2\\ (3)"]), ("11/2", [r"5\,\frac12", r"5\ \frac12", r"5\frac{1}{2}", r"5\displaystyle\frac12", "5½"], [r"5{\frac12}"]), ("5/2", [], [r"5\,\frac12", r"5\quad\frac12"]),
+    ("7", [r"2\cdot 3\frac12", r"2\cdot3½"], []), (r"\frac{\sqrt2}{3}", [r"\sqrt2\frac13"], []), (r"\frac{\sqrt{21}}{3}", [], [r"\sqrt2\frac13"]), ("50", [], [r"\sqrt2\,500", r"\sqrt2 500"]),
+    ("2/23", [], [r"\frac{\sqrt{4}}23"]), (r"\frac{\pi^2}{12}", [r"\frac{\pi^2}{12}"], [r"\frac{\pi^{2}}12"]), ("1/42", [], ["½½"]), ("7/3", [r"2.\overline{3}"], [r"1 2.\overline{3}"]),
+    ("5600", [], [r"5\\ 600", r"5\\,600"]), ("2", [], [r"5\\ -3"]), ("2x", [], [r"2\\ x"]), ("5.5", [], [r"5\quad .5", "$5$ $.5$"]), ("3.14", [], [r"\text{3. 14}"]),
+    ("64", ["(2^3)^2"], ["2^3^2", "2**3**2", "2^3²"]), ("720", ["(3!)!"], ["3!!"]), (r"\mathbb{C}", ["ℂ"], []), ("C", [], ["ℂ"]), (r"\inf", [], [r"\in f"]),
+    (r"\frac12", [r"\\frac{1}{2}", r"\\tfrac12"], []), (r"\{1,2\}", [r"\\{1,2\\}"], []),
 ])
 def test_signs_are_not_dropped_into_the_digits_around_them(gold, right, wrong):
     got = {text: verify_math(f"\\boxed{{{text}}}", gold) for text in right + wrong}

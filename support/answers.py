@@ -250,6 +250,10 @@ def is_number(tree):
 def is_fraction(tree):
     return tree[0] == "/" and all(map(is_number, tree[1:]))
 
+def is_proper(tree):
+    """A fraction that makes a mixed number of the whole number before it."""
+    return is_fraction(tree) and Fraction(tree[1]) < Fraction(tree[2])
+
 class Reader:
     """Precedence climbing; every method consumes what it returns, or raises Unreadable."""
 
@@ -305,8 +309,9 @@ class Reader:
             elif op == "\\pm":
                 left = ("+", left, ("*", "±", self.tree(7)))
             else:
-                braced, right = self.next in ("{", "\\frac"), self.tree(_BINDS[op])
-                if op == " " and braced and is_number(left) and (is_number(right) or is_fraction(right)):
+                opening, right = self.next, self.tree(_BINDS[op])
+                beside = is_proper(right) or opening == "{" and (is_number(right) or is_fraction(right))
+                if op == " " and opening in ("{", "\\frac") and is_number(left) and beside:
                     raise Unreadable("a number beside a number")
                 left = (op, left, right)
                 if op == "/" and self.begins() and self.next.lstrip('"') not in _UNITS:
@@ -334,10 +339,10 @@ class Reader:
         before, token, word = self.tokens[self.at - 1] if self.at else "(", self.next, self.next.lstrip('"')
         self.at += 1
         if token.isdigit() and self.next == "\\frac" and not alone:
-            part = self.primary()
-            if self.next == "^" or not is_fraction(part) or "." in part[1] + part[2]:
-                raise Unreadable("a number beside a fraction")
-            return ("+" if int(part[1]) < int(part[2]) else "*", token, part)
+            start, part = self.at, self.primary()
+            if is_proper(part) and self.next != "^":
+                return ("+", token, part)
+            self.at = start
         if re.match(r"\.?\d", token):
             return token
         if word in ("dollar", "€", "£") and self.next[0].isdigit():

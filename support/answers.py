@@ -146,7 +146,7 @@ _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"\\(?:left|right)\s*\.", "\t"), (r"\\text\{,\}", "{,}"),
     (r"\\\{\s*\\begin\s*\{array\}", r"\\begin{cases}"), (r"\\(begin|end)\s*\{(\w+)\*?\}", r"\\\1\2 "),
     (r"(\\begin(?:cases|array))\s*\{[clr|]+\}", r"\1 "), (r"\\(?:textcolor|color)\s*\{\w+\}", " "),
-    (r"\\[hv]space\*?\s*\{[^{}]*\}", " "), (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "),
+    (r"\\[hv]space\*?\s*\{[^{}]*\}", "\t"), (r"\\(?:[dtc]|nice|s)?frac(?![a-z])\s*", r"\\frac "),
     (r"\\frac[ ](\d)", r"\\frac{\1}"), (r"\\frac[ ]?(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"),
     (r"\\mathbb\s*(\{)?\s*([A-Z])\s*(?(1)\})", r"\\\2\2 "),
     (r"\\RR\s*_\s*\{\s*\\geq?(?:slant)?\s*0\s*\}", r"[0,\\infty)"),

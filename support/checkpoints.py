@@ -127,9 +127,8 @@ class Checkpoints:
         target = self.folder / f"step_{state['step']:06d}"
         if target.exists():
             return
-        # a writer of its own: the default one's thread would open a CUDA context on GPU 0 for every rank
-        written = dcp.async_save(training_tensors(models), process_group=self.group,
-                                 storage_writer=dcp.FileSystemWriter(target.with_suffix(".tmp")))
+        written = dcp.async_save(training_tensors(models), checkpoint_id=target.with_suffix(".tmp"),
+                                 process_group=self.group)
         self.saving = threading.Thread(target=self._finish, args=(written, target, json.dumps(state)))
         self.saving.start()
 

@@ -140,6 +140,7 @@ def plain_unit(m):
     known = m[2] in _UNITS and (m[1] or m[2] in ("cm", "km", "kg", "mm", "ft")) and m[2] != "mg"
     return f'{m[1]}"{m[2]}' if known else m[0]
 
+_ALONE = r"(?<![\d^_.])(?<!\^[ ])(?<!sqrt)(?<!sqrt[ ])"    # before digits that nothing binds to what stands there
 _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"^\s*\*\*(.*)\*\*\s*$", r"\1"), (r"\*\*", "^"), (r">=", r"\\ge "), (r"<=", r"\\le "), (r"\{:\}", ":"),
     (r"\\not\s*=", r"\\ne "), (r"\\\\(?:\[[\d.]+(?:pt|ex|em|mm)\])?", r"\\row "),
@@ -151,13 +152,13 @@ _CLEAN = [(re.compile(pattern, re.VERBOSE), new) for pattern, new in [
     (r"\\mathbb\s*(\{)?\s*([A-Z])\s*(?(1)\})", r"\\\2\2 "),
     (r"\\RR\s*_\s*\{\s*\\geq?(?:slant)?\s*0\s*\}", r"[0,\\infty)"),
     (r"\^\s*(\{)?\s*\\(?:circ|degree)(?![a-z])\s*(?(1)\})", r"\\degree "), (r"\+/-|^\s*\+-", r"\\pm "),
-    (r"(?<![\d^_.])(?<!\^[ ])(?<!sqrt)(?<!sqrt[ ])[1-9]\d{0,2}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
+    (_ALONE + r"[1-9]\d{0,2}(?:(?:\{,\}|\\!,\\!|,\\!|\\!,|\\[,;:\ ]|[ ])\d{3})+(?!\d|\s*/|\s*\\frac)",
      lambda m: re.sub(r"\D+", "", m[0])),                                                          # 10{,}000
     (r"(?<=\d)[ ]+x[ ]+(?=10\s*\^)", r"\\times "),
     (r"(?<![\w.])(\d+\.\d+|\d+(?=[eE](?:\d|[-+]\d\d)))[eE]([-+]?\d+)(?![\d.])", r"\1\\cdot 10^{\2}"),
     (r"(\.\d*)\\dot(\{)?(\d)(?(2)\})(\d*)\\dot(\{)?(\d)(?(5)\})", r"\1\\overline{\3\4\6}"),
     (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))", repeating),
-    (r"(?<![\d^_.])(?<!\^[ ])(?<!sqrt)(?<!sqrt[ ])(\d+)[ ](\d+)/(\d+)", mixed),
+    (_ALONE + r"(\d+)[ ](\d+)/(\d+)", mixed),
     (r"\b([aApP])\.[ ]?[mM]\.?", r"\1m"), (r"\b(sq|in|ft|cm)\.", r"\1 "),
     (r"(?<=[\d)}])([ \t]*)([a-zA-Z]{2,})(?![a-zA-Z])", plain_unit)]]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|[mh]box|emph|mathrm|operatorname)(?![a-z])\s*"
@@ -338,11 +339,11 @@ class Reader:
         what ^, _ or \\sqrt applies to (alone)."""
         before, token, word = self.tokens[self.at - 1] if self.at else "(", self.next, self.next.lstrip('"')
         self.at += 1
-        if token.isdigit() and self.next == "\\frac" and not alone:
-            start, part = self.at, self.primary()
-            if is_proper(part) and self.next != "^":
-                return ("+", token, part)
-            self.at = start
+        ahead = " ".join(self.tokens[self.at:self.at + 8]) if token.isdigit() and not alone else ""
+        part = re.fullmatch(r"\\frac \{ (\d+) \} \{ (\d+) \} [^^]+", ahead)
+        if part and is_proper(("/", *part.groups())):
+            self.at += 7
+            return ("+", token, ("/", *part.groups()))
         if re.match(r"\.?\d", token):
             return token
         if word in ("dollar", "€", "£") and self.next[0].isdigit():

@@ -306,6 +306,11 @@ def test_signs_are_not_dropped_into_the_digits_around_them(gold, right, wrong):
     assert got == {text: text in right for text in right + wrong}
 
 
+def test_fractions_in_fractions_are_read_once():
+    nested = "5\\frac{" * 24 + "1" + "}{x}" * 24    # twice a level would be 2 ** 24 times
+    assert [s.status for s in score_batch([f"\\boxed{{{nested}}}"], [{"answer": "x"}], timeout=5)] == ["wrong"]
+
+
 def test_six_digits_decide():
     """A decimal stands for an exact number from six correct digits on, rounded or cut; never for another decimal."""
     for digits, expected in (("0.66666", 0), ("0.666666", 1), ("0.666667", 1), ("0.666668", 0), ("0.6666665", 0)):
